@@ -1,0 +1,144 @@
+//! Time: the boot clock that survives restarts and suspends, and every duration that the runner waits,
+//! as data. Wall-clock time appears in text only.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// A moment on CLOCK_BOOTTIME, in milliseconds since boot: runs on in suspend, never jumps, and is
+/// the same for every process of this boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BootTime(u64);
+
+impl BootTime {
+    pub fn now() -> BootTime {
+        let t = clock_gettime(ClockId::Boottime);
+        BootTime(t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000)
+    }
+
+    pub fn after(self, d: Duration) -> BootTime {
+        BootTime(self.0.saturating_add(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// What is left until then; zero when it has passed.
+    pub fn left(self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(BootTime::now().0))
+    }
+
+    pub fn has_passed(self) -> bool {
+        self.left().is_zero()
+    }
+
+    pub fn millis(self) -> u64 {
+        self.0
+    }
+}
+
+/// This boot's id, from the kernel; empty where /proc is not mounted.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
+}
+
+/// Every wait of the runner that is no setting of a user. Debug builds take other values from
+/// `RUNNER_TIMING` (`name=milliseconds,…`), so that tests need not wait; release builds do not read it.
+macro_rules! timing {
+    ($($(#[doc = $doc:literal])* $name:ident = $ms:expr;)*) => {
+        #[derive(Clone, Copy, Debug)]
+        pub struct Timing { $($(#[doc = $doc])* pub $name: Duration,)* }
+
+        impl Default for Timing {
+            fn default() -> Timing { Timing { $($name: Duration::from_millis($ms),)* } }
+        }
+
+        impl Timing {
+            #[cfg(debug_assertions)]
+            fn set(&mut self, name: &str, value: Duration) {
+                match name {
+                    $(stringify!($name) => self.$name = value,)*
+                    _ => panic!("RUNNER_TIMING: no wait is called {name}"),
+                }
+            }
+        }
+    };
+}
+
+timing! {
+    /// A finished job that cannot be reported for so long goes to a deliverer (design §4.6).
+    deliver_after = 60_000;
+    /// After that a job's report is given up.
+    give_up_after = 24 * 3_600_000;
+    /// How long a GitLab job may run with no manager (design §2, `orphan_until`).
+    orphan_gitlab = 50 * 60_000;
+    /// A long poll that waits at the server for so long has no job on its way (design §3).
+    parked_after = 2_000;
+    /// The server-side wait that a long poll allows for, beyond which the request is given up.
+    poll_deadline = 10 * 60_000;
+    /// Every other request is given up after this.
+    request_deadline = 60_000;
+    connect_timeout = 30_000;
+    resolve_timeout = 30_000;
+    /// First log upload after the first output.
+    first_output = 200;
+    /// Log uploads while the server names no interval (protocol §2.1).
+    update_interval = 3_000;
+    /// The cap on the interval that a server names (protocol §2.1).
+    update_interval_max = 15 * 60_000;
+    /// A touch when nothing was sent for so long (protocol §2.1).
+    force_send = 30_000;
+    /// Cap of every back-off.
+    backoff_max = 60_000;
+    /// First step of a back-off.
+    backoff_min = 1_000;
+    /// First step of the HTTP-level retries (protocol §3.1).
+    http_backoff_min = 100;
+    /// The sweep of a job's processes (design §5.7).
+    sweep_limit = 30_000;
+    /// A stop by the operating system: outcome written within it (kill point 28).
+    host_shutdown = 3_000;
+    /// The job process answers on its channel within this, else it is killed.
+    channel_timeout = 30_000;
+    /// A frame is written to the channel within this.
+    channel_write = 1_000;
+    /// A second manager waits so long for the state directory (kill point 17).
+    state_lock = 5_000;
+    /// The kill timer's lead before the end of a cancel or a shutdown (design §4.4).
+    kill_lead = 15_000;
+    /// How often a changed configuration file is looked for (protocol §6.5).
+    config_check = 3_000;
+    /// The longest single wait on a deadline, so that a suspend is noticed.
+    deadline_check = 30_000;
+    /// A spool claim that was not touched for so long goes back to pending.
+    spool_stale = 60_000;
+    /// How long KILL may take before a stage is given up.
+    kill_wait = 10_000;
+}
+
+impl Timing {
+    pub fn load() -> Timing {
+        #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "only debug builds change it"))]
+        let mut timing = Timing::default();
+        #[cfg(debug_assertions)]
+        #[expect(clippy::disallowed_methods, reason = "the test hook of debug builds")]
+        if let Ok(text) = std::env::var("RUNNER_TIMING") {
+            for (name, ms) in text.split(',').filter_map(|p| p.split_once('=')) {
+                let ms = ms.parse().expect("RUNNER_TIMING holds name=milliseconds pairs");
+                timing.set(name, Duration::from_millis(ms));
+            }
+        }
+        timing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_clock_counts_down() {
+        let soon = BootTime::now().after(Duration::from_secs(5));
+        assert!(soon.left() <= Duration::from_secs(5) && soon.left() > Duration::from_secs(3));
+        assert!(BootTime(0).has_passed());
+    }
+}

@@ -1,0 +1,121 @@
+//! `config.toml` as gitlab-runner users have it: from the file to a validated [`Config`]. Knows keys,
+//! defaults and the words for what is wrong with them; opens no connection.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::model::{ForgeKind, Secret, Shell};
+
+/// The whole file, validated, with defaults filled in.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub path: PathBuf,
+    /// Jobs at the same time over all entries; one worker thread each.
+    pub concurrent: usize,
+    /// Every entry is polled once in this time (3 s unless set).
+    pub check_interval: Duration,
+    /// How long a TERM waits for its jobs (30 s unless set).
+    pub shutdown_timeout: Duration,
+    pub log_level: log::LevelFilter,
+    pub log_format: LogFormat,
+    /// Resolved (design §9): never beside the config.
+    pub state_dir: PathBuf,
+    /// Shortens how long a job may run with no manager; never lengthens it.
+    pub adoption_timeout: Option<Duration>,
+    pub allow_network_state: bool,
+    /// No poll while a file system that jobs write to has less than this many bytes free.
+    pub min_free_disk: u64,
+    pub entries: Vec<Entry>,
+    /// One line each: unknown keys, settings without effect.
+    pub warnings: Vec<String>,
+}
+
+/// One `[[runners]]` table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub name: String,
+    pub forge: ForgeKind,
+    /// Trailing `/` and `/ci` removed (protocol §0.1).
+    pub url: String,
+    pub id: u64,
+    pub token: Secret,
+    pub executor: String,
+    pub shell: Shell,
+    pub builds_dir: PathBuf,
+    pub cache_dir: PathBuf,
+    /// Jobs of this entry at the same time, polls counted; 0: as many as `concurrent` allows.
+    pub limit: usize,
+    pub request_concurrency: usize,
+    /// Bytes of log per job.
+    pub output_limit: u64,
+    pub environment: Vec<String>,
+    pub pre_build_script: String,
+    pub post_build_script: String,
+    pub feature_flags: BTreeMap<String, bool>,
+    pub cancel_timeout: Duration,
+    pub keep_processes: bool,
+    /// Retire the entry when there is nothing to do.
+    pub exit_when_empty: bool,
+    pub debug_trace_disabled: bool,
+    pub tls_ca_file: Option<PathBuf>,
+    /// `.runner_system_id` beside the config file (protocol §6.8).
+    pub system_id: String,
+    /// Why this entry takes no jobs (an executor that is not built), in words for people.
+    pub disabled: Option<String>,
+}
+
+impl Entry {
+    /// The token without its prefixes, at most nine bytes (protocol §0.6): it stands in logs and paths.
+    pub fn short_token(&self) -> String {
+        short_token(self.token.reveal())
+    }
+
+    /// What names this entry across restarts and reloads: the directory below `STATE/entries/`.
+    pub fn key(&self) -> String {
+        crate::model::JobName::new(self.forge, &self.url, &self.short_token()).to_string()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Runner,
+    Text,
+    Json,
+}
+
+/// Protocol §0.6.
+pub fn short_token(token: &str) -> String {
+    let mut rest = token;
+    if let Some(r) = rest.strip_prefix("glrtr-") {
+        rest = r;
+    } else {
+        rest = rest.strip_prefix("glrt-").unwrap_or(rest);
+        rest = ["t1_", "t2_", "t3_"].iter().find_map(|p| rest.strip_prefix(p)).unwrap_or(rest);
+    }
+    rest = rest.strip_prefix("glcbt-").unwrap_or(rest);
+    let hex = |s: &str| s.len() >= 9 && s.starts_with("GR") && s.as_bytes()[2..9].iter().all(u8::is_ascii_hexdigit);
+    if hex(rest) {
+        rest = &rest[9..];
+    }
+    let end = (0..=rest.len().min(9)).rev().find(|&i| rest.is_char_boundary(i)).unwrap_or(0);
+    rest[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_tokens_are_those_of_the_reference() {
+        for (token, want) in [
+            ("glrt-t1_abcDEFghiJKL", "abcDEFghi"),
+            ("glcbt-64_xyz12345", "64_xyz123"),
+            ("short", "short"),
+            ("glrt-golden-token-0", "golden-to"),
+            ("GR1348941exampleReg", "exampleRe"),
+        ] {
+            assert_eq!(short_token(token), want);
+        }
+    }
+}

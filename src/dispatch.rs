@@ -1,0 +1,1 @@
+//! A job's life as the manager sees it, top to bottom.

@@ -1,0 +1,1 @@
+//! GitLab: the wire, the coordinator and lease for the manager, the plan for the job process.

@@ -1,0 +1,1 @@
+//! The HTTP client: the only place that names `ureq`.

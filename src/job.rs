@@ -1,0 +1,1 @@
+//! A job's life as the job process sees it, top to bottom.

@@ -1,0 +1,1 @@
+//! Who runs what: the registry of running jobs.

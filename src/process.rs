@@ -1,0 +1,1 @@
+//! Processes and threads: start, wait, signal.

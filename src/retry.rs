@@ -1,0 +1,1 @@
+//! Back-off as data.

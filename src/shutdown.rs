@@ -1,0 +1,1 @@
+//! The levels of stop, for every thread to see.

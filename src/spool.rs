@@ -1,0 +1,1 @@
+//! A plain directory as coordinator.

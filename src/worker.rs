@@ -1,0 +1,1 @@
+//! A worker thread: takes work from the rendezvous channel, polls, and becomes the job's lease thread.

@@ -1,0 +1,1 @@
+//! One integration binary: the real runner against fake coordinators on loopback.
