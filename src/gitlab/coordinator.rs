@@ -1,0 +1,1 @@
+//! One per entry: polls for jobs. Runs none.

@@ -1,0 +1,1 @@
+//! One job: its confirmation, its log, its final state.

@@ -1,0 +1,1 @@
+//! The plan of a GitLab job, for its job process.
