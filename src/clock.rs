@@ -105,6 +105,14 @@ timing! {
     state_lock = 5_000;
     /// The kill timer's lead before the end of a cancel or a shutdown (design §4.4).
     kill_lead = 15_000;
+    /// The least that a cancel gives, the kill lead included (design §4.4).
+    cancel_least = 60_000;
+    /// Answers in flight are awaited so long before a hand-over, polls that may have a job excepted.
+    hand_over = 10_000;
+    /// The check of the new binary's configuration may take so long at a hand-over.
+    hand_over_check = 10_000;
+    /// An entry that the server refused three times rests so long (protocol §3.6).
+    unhealthy_rest = 3_600_000;
     /// How often a changed configuration file is looked for (protocol §6.5).
     config_check = 3_000;
     /// The longest single wait on a deadline, so that a suspend is noticed.

@@ -39,13 +39,15 @@ pub enum HangUp {
 pub trait Lease: Send {
     /// The directory's name; known from the poll.
     fn name(&self) -> JobName;
-    /// What `lease.json` shall hold before anything is said to the server.
+    /// What `lease.json` shall hold, its phase as of now. The manager alone writes that file: with the
+    /// new directory, when the phase changed in a `confirm`, and `delivered` after `Settled`.
     fn record(&self) -> LeaseRecord;
     /// Known from the poll, or once `confirm` said [`Confirm::Run`].
     fn job(&self) -> Option<&Job>;
     /// One request.
     fn confirm(&mut self, dir: &JobDir, now: Instant) -> Confirm;
-    /// One bounded request, the most urgent first. With `ended`: what finishes the job.
+    /// One bounded request, the most urgent first. With `ended`: what finishes the job; where it was
+    /// not confirmed yet (it came while the runner stops), that is made good first if the server needs it.
     fn attend(&mut self, dir: &JobDir, ended: Option<&Outcome>, now: Instant) -> Attended;
     /// Threads of the lease's own; asked after each call, each is given once.
     fn sides(&mut self, dir: &JobDir) -> Vec<Box<dyn Side>> {
@@ -91,8 +93,18 @@ pub enum Confirm {
 
 #[derive(Debug)]
 pub enum Attended {
-    Held { wanted: Wanted, due: Due },
+    Held { wanted: Wanted, due: Due, contact: Contact },
     Settled,
+}
+
+/// Whether the server can be reported to. A finished job whose lease has been `Failing` for
+/// `deliver_after` leaves its slot and goes on in a deliverer (design §4.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contact {
+    /// The last request had a usable answer (202 and 416 are some), or none was needed.
+    Fine,
+    /// It had none: refused, reset, timed out, 5xx.
+    Failing,
 }
 
 /// When to attend again: not before `soonest` when there is output, else at `at`.
