@@ -3,18 +3,29 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Timing;
 use crate::config::Entry;
 use crate::forge::{Coordinator, Lease, Script};
+use crate::http::Web;
 use crate::jobdir::JobDir;
 use crate::model::Job;
 
-/// What every forge stands on.
+/// What every forge stands on. Cloning it shares the connections.
 #[derive(Clone, Debug)]
 pub struct Ground {
     pub timing: Timing,
     pub state_dir: PathBuf,
+    /// Shortens how long a job may run with no manager.
+    pub adoption_timeout: Option<Duration>,
+    pub web: Web,
+}
+
+impl Ground {
+    pub fn new(timing: Timing, state_dir: PathBuf, adoption_timeout: Option<Duration>) -> Ground {
+        Ground { timing, state_dir, adoption_timeout, web: Web::new(&timing) }
+    }
 }
 
 /// The coordinator of an entry; makes no request.

@@ -1,0 +1,158 @@
+//! What the server's answers mean: status and `Job-Status`, as closed enums (protocol §1.6.2, 1.6.3, 1.7).
+
+/// What an answer to `PUT jobs/:id` says, the first that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    Done,
+    /// Taken note of, not completed yet.
+    Accepted,
+    /// The server's log is not ours: all of it again.
+    TraceInvalid,
+    /// The job is not ours any more; with its state, where the server says it.
+    Abort(Known),
+    Failed,
+}
+
+/// What an answer to `PATCH jobs/:id/trace` says, the first that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// Stored. What was sent counts, not the `Range` of the answer.
+    Stored,
+    /// Go on at this byte.
+    Mismatch(u64),
+    NotFound,
+    Abort,
+    Failed,
+}
+
+/// Whether an abort named the job's state, or only refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    State,
+    Nothing,
+}
+
+pub fn put(status: u16, job_status: Option<&str>) -> Put {
+    let known = if job_status.is_some() { Known::State } else { Known::Nothing };
+    match status {
+        _ if is_over(job_status) => Put::Abort(known),
+        403 | 404 => Put::Abort(known),
+        200 => Put::Done,
+        202 => Put::Accepted,
+        412 => Put::TraceInvalid,
+        _ => Put::Failed,
+    }
+}
+
+/// Note that 200 is no success here.
+pub fn patch(status: u16, job_status: Option<&str>, range: Option<&str>) -> Patch {
+    match status {
+        _ if is_over(job_status) => Patch::Abort,
+        403 => Patch::Abort,
+        202 => Patch::Stored,
+        404 => Patch::NotFound,
+        416 => Patch::Mismatch(stored(range)),
+        _ => Patch::Failed,
+    }
+}
+
+/// The job was canceled, or failed, at the server: nothing of it is wanted any more.
+pub fn is_over(job_status: Option<&str>) -> bool {
+    matches!(job_status, Some("canceled" | "failed"))
+}
+
+/// The job is to end gracefully. It comes with any status.
+pub fn is_canceling(job_status: Option<&str>) -> bool {
+    job_status == Some("canceling")
+}
+
+/// The size of the server's log by its `Range`: `0-<size>`, whose end is a length, no index.
+fn stored(range: Option<&str>) -> u64 {
+    range.and_then(|r| r.rsplit_once('-')).and_then(|(_, end)| end.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The text in an error's body (protocol §0.5); `None` where it has another shape.
+pub fn message(body: &[u8]) -> Option<String> {
+    use serde_json::Value;
+    let body: Value = serde_json::from_slice(body).ok()?;
+    match body.get("message").or_else(|| body.get("error"))? {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(fields) => {
+            let said = fields.iter().filter_map(|(field, texts)| {
+                let texts: Vec<&str> = match texts {
+                    Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
+                    Value::String(one) => vec![one],
+                    _ => return None,
+                };
+                Some(format!("{field}: {}", texts.join("; ")))
+            });
+            Some(said.collect::<Vec<_>>().join(", "))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_is_classified_by_the_first_rule_that_fits() {
+        use Known::{Nothing, State};
+        for (status, job_status, want) in [
+            (200, Some("running"), Put::Done),
+            (200, Some("success"), Put::Done),
+            (200, Some("canceling"), Put::Done),
+            (200, Some("failed"), Put::Abort(State)),
+            (202, Some("canceled"), Put::Abort(State)),
+            (403, None, Put::Abort(Nothing)),
+            (403, Some("success"), Put::Abort(State)),
+            (404, None, Put::Abort(Nothing)),
+            (202, None, Put::Accepted),
+            (412, None, Put::TraceInvalid),
+            (400, None, Put::Failed),
+            (401, None, Put::Failed),
+            (409, None, Put::Failed),
+            (429, None, Put::Failed),
+            (500, None, Put::Failed),
+        ] {
+            assert_eq!(put(status, job_status), want, "{status} {job_status:?}");
+        }
+    }
+
+    #[test]
+    fn a_log_chunk_is_stored_by_202_alone() {
+        for (status, job_status, range, want) in [
+            (202, Some("running"), Some("0-9"), Patch::Stored),
+            (202, Some("canceling"), None, Patch::Stored),
+            (202, Some("canceled"), None, Patch::Abort),
+            (403, None, None, Patch::Abort),
+            (404, None, None, Patch::NotFound),
+            (416, None, Some("0-1234"), Patch::Mismatch(1234)),
+            (416, None, Some("0-0"), Patch::Mismatch(0)),
+            (416, None, None, Patch::Mismatch(0)),
+            (416, None, Some("rubbish"), Patch::Mismatch(0)),
+            (200, None, None, Patch::Failed),
+            (409, None, None, Patch::Failed),
+            (500, None, None, Patch::Failed),
+        ] {
+            assert_eq!(patch(status, job_status, range), want, "{status} {job_status:?} {range:?}");
+        }
+    }
+
+    #[test]
+    fn the_servers_words_are_found_in_an_error() {
+        for (body, want) in [
+            (r#"{"message":"403 Forbidden"}"#, Some("403 Forbidden")),
+            (
+                r#"{"message":{"name":["is short","is odd"],"tags":["none"]}}"#,
+                Some("name: is short; is odd, tags: none"),
+            ),
+            (r#"{"error":"token is missing"}"#, Some("token is missing")),
+            (r#"{"message":7}"#, None),
+            ("<html>", None),
+        ] {
+            assert_eq!(message(body.as_bytes()).as_deref(), want, "{body}");
+        }
+    }
+}
