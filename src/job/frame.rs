@@ -1,0 +1,139 @@
+//! GitLab's line framing (FF_TIMESTAMPS, build §8.4): time, stream, and whether a line goes on, before
+//! every line. Never changes what a line says, never holds a line that is complete.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use memchr::{memchr, memrchr};
+
+use super::log::store::Store;
+
+/// Half a line may be so long before it is stored as a line of its own.
+const LONGEST_HALF: usize = 8 * 1024;
+const HEADER: usize = 32;
+const TIME: usize = 27;
+
+/// One stream of lines.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// `00O`, `01E`, …
+    id: [u8; 3],
+    /// The line before was cut: what comes next continues it.
+    continues: bool,
+    half: Vec<u8>,
+    /// When `half` began.
+    since: Stamp,
+}
+
+/// A time as it stands in a header: `2026-11-30T13:59:36.742968Z`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp([u8; TIME]);
+
+/// Makes stamps; remembers the text of the last second.
+#[derive(Debug)]
+pub(super) struct Clock {
+    second: u64,
+    stamp: Stamp,
+}
+
+impl Frame {
+    pub(super) fn new(id: [u8; 3]) -> Frame {
+        Frame { id, continues: false, half: Vec::new(), since: Stamp([b'0'; TIME]) }
+    }
+
+    /// One write.
+    pub(super) fn write(&mut self, bytes: &[u8], now: Stamp, store: &mut Store) {
+        let lines = memrchr(b'\n', bytes).map_or(0, |n| n + 1);
+        let (mut lines, rest) = bytes.split_at(lines);
+        if !lines.is_empty() && (self.continues || !self.half.is_empty()) {
+            let end = memchr(b'\n', lines).expect("complete lines end in a newline") + 1;
+            let first;
+            (first, lines) = lines.split_at(end);
+            self.put_half(first, now, store);
+            self.continues = false;
+        }
+        let header = self.header(now);
+        while !lines.is_empty() {
+            let end = memchr(b'\n', lines).map_or(lines.len(), |n| n + 1);
+            let line;
+            (line, lines) = lines.split_at(end);
+            store.put(&header, line);
+        }
+        if memchr(b'\r', rest).is_some() || self.half.len() + rest.len() > LONGEST_HALF {
+            self.put_half(rest, now, store);
+            store.put(b"\n", b"");
+            self.continues = true;
+        } else if !rest.is_empty() {
+            if self.half.is_empty() {
+                self.since = now;
+            }
+            self.half.extend_from_slice(rest);
+        }
+    }
+
+    /// Nothing more comes for now: half a line becomes one.
+    pub(super) fn flush(&mut self, now: Stamp, store: &mut Store) {
+        if !self.half.is_empty() {
+            self.put_half(b"\n", now, store);
+            self.continues = true;
+        }
+    }
+
+    fn put_half(&mut self, more: &[u8], now: Stamp, store: &mut Store) {
+        let since = if self.half.is_empty() { now } else { self.since };
+        store.put(&self.header(since), &self.half);
+        store.put(more, b"");
+        self.half.clear();
+    }
+
+    fn header(&self, time: Stamp) -> [u8; HEADER] {
+        let mut header = [b' '; HEADER];
+        header[..TIME].copy_from_slice(&time.0);
+        header[TIME + 1..HEADER - 1].copy_from_slice(&self.id);
+        header[HEADER - 1] = if self.continues { b'+' } else { b' ' };
+        header
+    }
+}
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock { second: 0, stamp: Stamp(*b"1970-01-01T00:00:00.000000Z") }
+    }
+
+    pub(super) fn stamp(&mut self, at: SystemTime) -> Stamp {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        if since.as_secs() != self.second {
+            self.second = since.as_secs();
+            let (year, month, day) = date(self.second / 86_400);
+            let text = &mut self.stamp.0;
+            digits(&mut text[0..4], year);
+            digits(&mut text[5..7], month);
+            digits(&mut text[8..10], day);
+            digits(&mut text[11..13], self.second / 3600 % 24);
+            digits(&mut text[14..16], self.second / 60 % 60);
+            digits(&mut text[17..19], self.second % 60);
+        }
+        digits(&mut self.stamp.0[20..26], u64::from(since.subsec_micros()));
+        self.stamp
+    }
+}
+
+fn digits(text: &mut [u8], mut value: u64) {
+    for place in text.iter_mut().rev() {
+        *place = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+}
+
+/// Year, month and day of a day since 1970. Years are counted from March, so that the leap day is the
+/// last of its year and months have lengths that a line of slope 153/5 gives.
+fn date(day: u64) -> (u64, u64, u64) {
+    // Days since 1 March 0000, and the 400 years that repeat.
+    let day = day + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
