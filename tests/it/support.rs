@@ -1,0 +1,41 @@
+//! What the tests stand on: fake coordinators on loopback, the real binary on a host of its own, the
+//! process table, and what a job's log says. Nothing here knows a single test.
+
+pub(crate) mod binary;
+pub(crate) mod gitlab;
+pub(crate) mod http;
+pub(crate) mod payload;
+pub(crate) mod processes;
+pub(crate) mod text;
+
+use std::time::{Duration, Instant};
+
+/// Looks every few milliseconds until `look` finds something; panics with `what` after `within`.
+/// For what cannot be waited for otherwise: files of other processes and the process table.
+pub(crate) fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + within;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "not within {within:?}: {what}");
+        tick(Duration::from_millis(5));
+    }
+}
+
+/// Lets `time` pass. Only for tests whose subject is that nothing happens meanwhile.
+pub(crate) fn tick(time: Duration) {
+    let _ = crossbeam_channel::never::<()>().recv_timeout(time);
+}
+
+/// The bound of waits that are expected to be over at once: generous, two busy cores share the tests.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Whether the tests run as root; prints why the named test is skipped when they do not.
+pub(crate) fn root_or_skip(test: &str, why: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {test} needs root: {why}");
+    }
+    root
+}
