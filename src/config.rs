@@ -1,11 +1,31 @@
 //! `config.toml` as gitlab-runner users have it: from the file to a validated [`Config`]. Knows keys,
 //! defaults and the words for what is wrong with them; opens no connection.
 
+mod entry;
+mod read;
+mod system_id;
+mod table;
+mod values;
+
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::model::{ForgeKind, Secret, Shell};
+pub use crate::diag::logging::LogFormat;
+use crate::model::{ForgeKind, Secret, Settings, Shell};
+pub use read::log_level;
+
+/// Read, validate, fill in; a system id that is not there yet is made and kept.
+pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    read::load(path, &Surroundings::real())
+}
+
+/// One variable of our own environment.
+#[expect(clippy::disallowed_methods, reason = "the edge at which the environment is read")]
+pub fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
 
 /// The whole file, validated, with defaults filled in.
 #[derive(Clone, Debug)]
@@ -61,11 +81,37 @@ pub struct Entry {
     pub tls_ca_file: Option<PathBuf>,
     /// `.runner_system_id` beside the config file (protocol §6.8).
     pub system_id: String,
+    /// Print the jobs' logs on stdout while they run.
+    pub show_logs: ShowLogs,
+    /// A spool that has nothing to do at the start is given the jobs of this directory once.
+    pub jobs: Option<PathBuf>,
     /// Why this entry takes no jobs (an executor that is not built), in words for people.
     pub disabled: Option<String>,
 }
 
 impl Entry {
+    /// What a job takes along of its entry.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            entry: self.name.clone(),
+            url: self.url.clone(),
+            short_token: self.short_token(),
+            system_id: self.system_id.clone(),
+            executor: self.executor.clone(),
+            shell: self.shell,
+            builds_dir: self.builds_dir.clone(),
+            cache_dir: self.cache_dir.clone(),
+            output_limit: self.output_limit,
+            environment: self.environment.clone(),
+            pre_build_script: self.pre_build_script.clone(),
+            post_build_script: self.post_build_script.clone(),
+            feature_flags: self.feature_flags.clone(),
+            cancel_timeout: self.cancel_timeout,
+            keep_processes: self.keep_processes,
+            debug_trace_disabled: self.debug_trace_disabled,
+        }
+    }
+
     /// The token without its prefixes, at most nine bytes (protocol §0.6): it stands in logs and paths.
     pub fn short_token(&self) -> String {
         short_token(self.token.reveal())
@@ -78,10 +124,38 @@ impl Entry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    Runner,
-    Text,
-    Json,
+pub enum ShowLogs {
+    No,
+    /// As they are: the entry runs one job at a time.
+    Plain,
+    /// Each line with the job's name before it.
+    Named,
+}
+
+/// Everything that is wrong with a file, one line each: `FILE:LINE: KEY: what`.
+#[derive(Debug)]
+pub struct ConfigError {
+    pub lines: Vec<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+/// What the values of a file depend on beside the file.
+struct Surroundings<'e> {
+    env: &'e dyn Fn(&str) -> Option<String>,
+    root: bool,
+    directory: PathBuf,
+}
+
+impl Surroundings<'static> {
+    fn real() -> Surroundings<'static> {
+        let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+        Surroundings { env: &environment, root, directory: std::env::current_dir().unwrap_or_else(|_| "/".into()) }
+    }
 }
 
 /// Protocol §0.6.

@@ -1,4 +1,6 @@
-//! Points at which tests stop the real binary. Release builds hold none of it.
+//! Points at which tests stop the real binary (release builds hold none of it), and below it our own log.
+
+pub mod logging;
 
 /// In debug builds: when `RUNNER_PAUSE` is `NAME=FILE` and names this point, write the process id
 /// to FILE and stay until it is removed. Tests kill the process meanwhile (kill-points).

@@ -1,5 +1,5 @@
 //! Arguments in, exit code out.
 
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    runner::cli::main()
 }
