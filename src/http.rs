@@ -1,19 +1,383 @@
-//! The HTTP client: the only place that names `ureq`.
+//! The HTTP client: with the files below `http/` the only place that names `ureq`. One request, one
+//! answer, each with a deadline; it never retries, and knows nothing of any forge.
+//!
+//! Two kinds of client. A [`Client`] is for calls: shared by all who talk to servers behind the same
+//! certificates, never cut. A [`Line`] is for polls: it carries one request at a time, shows how far
+//! that is, and can be cut from another thread while it is certain that nothing is lost.
+
+mod chain;
+pub mod pushback;
+mod tls;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+use ureq::Agent;
+use ureq::config::AutoHeaderValue;
+use ureq::http::uri::{PathAndQuery, Scheme};
+use ureq::http::{self, HeaderMap, Uri, header};
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::unversioned::transport::RustlsConnector;
 
 use crate::clock::Timing;
 
-/// The process's HTTP: what its clients share.
-#[derive(Clone, Debug)]
-pub struct Web {
+use chain::{Dial, Names, Resolve, Watch};
+
+/// No answer that we read is larger: a job is a few hundred kilobytes at most.
+const MAX_BODY: u64 = 32 << 20;
+/// A server's headers in full; also what a connection keeps for reading.
+const READ_BUFFER: usize = 32 << 10;
+/// What a connection keeps for writing: a log chunk goes out in pieces of it.
+const WRITE_BUFFER: usize = 32 << 10;
+/// A connection that rested longer is not used again: servers close theirs after 20 s and more, and a
+/// request sent into a closing one is lost.
+const MAX_IDLE: Duration = Duration::from_secs(15);
+const MAX_REDIRECTS: usize = 10;
+
+/// The process's HTTP: what its clients share. Clones are the same one.
+#[derive(Clone)]
+pub struct Web(Arc<Shared>);
+
+struct Shared {
     timing: Timing,
+    names: Arc<Names>,
+    /// By certificates and use; they are few, and stay.
+    clients: Mutex<HashMap<Key, Client>>,
+}
+
+/// Who may share a client. A CA file that was replaced makes another key.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    secure: bool,
+    ca: Option<(PathBuf, Option<SystemTime>)>,
+}
+
+/// A client for calls.
+#[derive(Clone)]
+pub struct Client {
+    agent: Agent,
+    tls: Arc<RustlsConnector>,
+    roots: RootCerts,
+}
+
+/// A client for one poll at a time.
+pub struct Line {
+    agent: Agent,
+    watch: Arc<Watch>,
+    born: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Post,
+    Put,
+    Patch,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub method: Method,
+    pub url: &'a str,
+    /// Values with control characters make the request fail before it is sent.
+    pub headers: &'a [(&'static str, &'a str)],
+    pub body: &'a [u8],
+    /// From the start to the last byte of the answer.
+    pub deadline: Duration,
+}
+
+/// Any answer, whatever its status, read to its end.
+pub struct Answer {
+    pub status: u16,
+    headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nothing can be sent to such a URL, now or later.
+    Url(String),
+    /// No connection, no answer in time, or one that is no HTTP.
+    Transport(String),
+    /// [`Line::cut`]: the server does not have the request, or has nothing for it.
+    Cut,
 }
 
 impl Web {
     pub fn new(timing: &Timing) -> Web {
-        Web { timing: *timing }
+        Web(Arc::new(Shared { timing: *timing, names: Arc::default(), clients: Mutex::default() }))
     }
 
-    pub fn timing(&self) -> &Timing {
-        &self.timing
+    /// The client for calls to `url`. Reads the certificates the first time; opens no connection.
+    pub fn client(&self, url: &str, ca: Option<&Path>) -> Client {
+        let secure = url.get(..8).is_some_and(|s| s.eq_ignore_ascii_case("https://"));
+        let changed = |p: &Path| p.metadata().and_then(|m| m.modified()).ok();
+        let key = Key { secure, ca: ca.filter(|_| secure).map(|p| (p.to_owned(), changed(p))) };
+        let mut clients = self.0.clients.lock();
+        let made = clients.entry(key).or_insert_with(|| {
+            let (tls, roots) = (Arc::default(), if secure { tls::roots(ca) } else { RootCerts::WebPki });
+            Client { agent: self.agent(&tls, &roots, None), tls, roots }
+        });
+        made.clone()
+    }
+
+    /// A new line to where `client` goes.
+    pub fn line(&self, client: &Client) -> Line {
+        let watch = Arc::new(Watch::new(self.0.timing.parked_after));
+        Line { agent: self.agent(&client.tls, &client.roots, Some(&watch)), watch, born: Instant::now() }
+    }
+
+    fn agent(&self, tls: &Arc<RustlsConnector>, roots: &RootCerts, watch: Option<&Arc<Watch>>) -> Agent {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .accept(AutoHeaderValue::None)
+            .timeout_connect(Some(self.0.timing.connect_timeout))
+            .timeout_resolve(Some(self.0.timing.resolve_timeout))
+            .max_response_header_size(READ_BUFFER)
+            .input_buffer_size(READ_BUFFER)
+            .output_buffer_size(WRITE_BUFFER)
+            .max_idle_age(MAX_IDLE)
+            .tls_config(TlsConfig::builder().root_certs(roots.clone()).build())
+            .build();
+        let dial = Dial::new(tls.clone(), self.0.names.clone(), watch.cloned());
+        Agent::with_parts(config, dial, Resolve(self.0.names.clone()))
     }
 }
+
+impl Client {
+    /// One call. Blocks for the request's deadline at most.
+    pub fn send(&self, request: &Request<'_>) -> Result<Answer, Failure> {
+        exchange(&self.agent, request)
+    }
+}
+
+impl Line {
+    /// One poll. With `parks` the server may let it wait; such a one can be cut once it has waited for
+    /// `Timing::parked_after`. The line counts as busy until [`Line::rest`], so that whoever asks
+    /// [`Line::may_bring`] still hears yes while the answer is being looked at.
+    pub fn send(&self, request: &Request<'_>, parks: bool) -> Result<Answer, Failure> {
+        if !self.watch.begin(parks) {
+            return Err(Failure::Cut);
+        }
+        let sent = exchange(&self.agent, request);
+        if self.watch.is_cut() { Err(Failure::Cut) } else { sent }
+    }
+
+    /// The poll is over and its answer is in safe hands.
+    pub fn rest(&self) {
+        self.watch.rest();
+    }
+
+    /// Whether a request is under way whose answer may bring something, so that it must be waited for.
+    pub fn may_bring(&self) -> bool {
+        self.watch.may_bring()
+    }
+
+    /// How long the poll has been parked, beyond the time in which it might still bring something.
+    pub fn parked(&self) -> Option<Duration> {
+        self.watch.parked()
+    }
+
+    /// End the poll if that is safe. A line that was cut carries no more.
+    pub fn cut(&self) -> bool {
+        let cut = self.watch.cut();
+        if cut {
+            self.agent.clone().shutdown();
+        }
+        cut
+    }
+
+    /// Cut it as soon as that is safe, by itself, and carry no more.
+    pub fn leave(&self) {
+        self.watch.leave();
+        self.cut();
+    }
+
+    /// How long ago it was made: connections are not kept for ever, so that a server behind a balancer
+    /// may go.
+    pub fn age(&self) -> Duration {
+        self.born.elapsed()
+    }
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).filter(|v| !v.is_empty())
+    }
+
+    /// Parameters like a character set do not count.
+    pub fn is_json(&self) -> bool {
+        let kind = self.header("Content-Type").unwrap_or_default();
+        kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+    }
+}
+
+/// A URL as it may stand in a log: without credentials, query and fragment.
+pub fn for_people(url: &str) -> String {
+    let bare = url.split(['?', '#']).next().unwrap_or_default();
+    match bare.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            format!("{scheme}://{}{path}", host.rsplit('@').next().unwrap_or_default())
+        }
+        None => bare.to_owned(),
+    }
+}
+
+/// An id for a request, 32 hex digits: it need not be secret, only its own.
+pub fn request_id() -> String {
+    let random = || RandomState::new().hash_one(0);
+    format!("{:016x}{:016x}", random(), random())
+}
+
+/// Send, follow redirects as Go does (protocol §3.2), read the answer whole.
+fn exchange(agent: &Agent, request: &Request<'_>) -> Result<Answer, Failure> {
+    let start = Instant::now();
+    let lost = |e: ureq::Error| Failure::Transport(format!("{}: {}", for_people(request.url), in_words(&e)));
+    let mut url = parse(request.url)?;
+    let (mut method, mut body, mut tokens) = (request.method, Some(request.body), true);
+    for _ in 0..=MAX_REDIRECTS {
+        let mut builder = http::Request::builder().method(method.name()).uri(url.clone());
+        for (name, value) in request.headers {
+            let kept = (tokens || !name.ends_with("TOKEN")) && (body.is_some() || !name.starts_with("Content-"));
+            if kept {
+                builder = builder.header(*name, *value);
+            }
+        }
+        let left = request.deadline.saturating_sub(start.elapsed());
+        let mut answer = match body {
+            Some(bytes) => run(agent, builder.body(bytes), left),
+            None => run(agent, builder.body(()), left),
+        }
+        .map_err(lost)?;
+        let status = answer.status().as_u16();
+        let mut text = Vec::new();
+        answer.body_mut().as_reader().take(MAX_BODY + 1).read_to_end(&mut text).map_err(|e| lost(e.into()))?;
+        if text.len() as u64 > MAX_BODY {
+            return Err(Failure::Transport(format!("{}: the answer is too large", for_people(request.url))));
+        }
+        let location = answer.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
+        let (true, Some(location)) = (matches!(status, 301 | 302 | 303 | 307 | 308), location) else {
+            return Ok(Answer { status, headers: answer.into_parts().0.headers, body: text });
+        };
+        let next = join(&url, location)?;
+        if url.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
+            return Err(Failure::Transport(format!("{}: it redirects to plain HTTP", for_people(request.url))));
+        }
+        // Tokens stay with the host that they were meant for.
+        tokens &= next.authority() == url.authority() || next.host() == url.host();
+        if !matches!(status, 307 | 308) {
+            (method, body) = (Method::Get, None);
+        }
+        url = next;
+    }
+    Err(Failure::Transport(format!("{}: more than {MAX_REDIRECTS} redirects", for_people(request.url))))
+}
+
+fn run(
+    agent: &Agent,
+    request: http::Result<http::Request<impl ureq::AsSendBody>>,
+    left: Duration,
+) -> Result<http::Response<ureq::Body>, ureq::Error> {
+    let request = agent.configure_request(request?).timeout_global(Some(left)).build();
+    agent.run(request)
+}
+
+fn parse(url: &str) -> Result<Uri, Failure> {
+    let bad = |why: &str| Failure::Url(format!("{}: {why}", for_people(url)));
+    let uri: Uri = url.parse().map_err(|e| bad(&format!("{e}")))?;
+    match uri.scheme_str() {
+        Some("http" | "https") if uri.host().is_some_and(|h| !h.is_empty()) => Ok(uri),
+        _ => Err(bad("the URL must begin with http:// or https:// and name a host")),
+    }
+}
+
+/// Where a `Location` leads from `base`.
+fn join(base: &Uri, location: &str) -> Result<Uri, Failure> {
+    if location.contains("://") {
+        return parse(location);
+    }
+    let (scheme, host) = (base.scheme_str().unwrap_or("http"), base.authority().map_or("", |a| a.as_str()));
+    if let Some(rest) = location.strip_prefix("//") {
+        return parse(&format!("{scheme}://{rest}"));
+    }
+    if location.starts_with('/') {
+        return parse(&format!("{scheme}://{host}{location}"));
+    }
+    let path = base.path_and_query().map_or("/", PathAndQuery::path);
+    let folder = &path[..=path.rfind('/').unwrap_or(0).min(path.len().saturating_sub(1))];
+    parse(&format!("{scheme}://{host}{folder}{location}"))
+}
+
+/// What went wrong, without the library's own prefixes.
+fn in_words(e: &ureq::Error) -> String {
+    match e {
+        ureq::Error::Io(e) => e.to_string(),
+        ureq::Error::Timeout(what) => format!("no answer in time ({what})"),
+        ureq::Error::HostNotFound => "the host's name is not known".to_owned(),
+        e => e.to_string(),
+    }
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Patch => "PATCH",
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Url(text) | Failure::Transport(text) => f.write_str(text),
+            Failure::Cut => f.write_str("cut"),
+        }
+    }
+}
+
+// Headers and agents may hold tokens: nothing of them is shown.
+
+impl fmt::Debug for Web {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Web")
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").field("watch", &self.watch).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("status", &self.status).field("bytes", &self.body.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;
