@@ -119,6 +119,8 @@ timing! {
     deadline_check = 30_000;
     /// A spool claim that was not touched for so long goes back to pending.
     spool_stale = 60_000;
+    /// How often a running spool job's cancel file is looked for.
+    spool_look = 500;
     /// How long KILL may take before a stage is given up.
     kill_wait = 10_000;
 }

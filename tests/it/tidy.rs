@@ -147,7 +147,7 @@ fn forges_do_not_import_each_other() {
         for name in named_modules(&code(&text)) {
             let other = name.split("::").next().unwrap_or_default();
             // The spool speaks GitLab's job format: its job types and its plan are the same.
-            let shared = forge == "spool" && (name.starts_with("gitlab::job") || name.starts_with("gitlab::plan"));
+            let shared = forge == "spool" && (name.starts_with("gitlab::wire") || name.starts_with("gitlab::plan"));
             if rank(other) == Some(Rank::Forge) && other != forge && !shared {
                 wrong.push(format!("{path} names {name}"));
             }
