@@ -10,7 +10,7 @@ use crate::config::Entry;
 use crate::forge::{Coordinator, Lease, Script};
 use crate::http::Web;
 use crate::jobdir::JobDir;
-use crate::model::Job;
+use crate::model::{ForgeKind, Job};
 
 /// What every forge stands on. Cloning it shares the connections.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub fn adopt(dir: &JobDir, ground: &Ground) -> io::Result<Box<dyn Lease>> {
 
 /// The plan of a job, for its job process. The error is a line for the job's log.
 pub fn plan(job: &Job) -> Result<Script, String> {
-    let _ = job;
-    Err("no forge is built yet".to_owned())
+    match job.forge {
+        // A spool's job is a GitLab job with everything optional but the script.
+        ForgeKind::Gitlab | ForgeKind::Spool => crate::gitlab::plan::script(job),
+    }
 }

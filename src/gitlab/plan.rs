@@ -1,1 +1,454 @@
-//! The plan of a GitLab job, for its job process.
+//! The plan of a GitLab job, for its job process: which stages run, in which order, after which news
+//! (build §1). A state machine; it starts nothing, waits for nothing and looks at the file system by
+//! `lstat` only. What a stage prints or runs is made when its turn comes.
+//!
+//! A stage with nothing to do has no section; a stage that only prints costs no process. New stages
+//! (caches, artifacts, hooks) are places of their own in [`Place`].
+
+mod compose;
+mod demands;
+mod durations;
+mod expand;
+mod flags;
+mod paths;
+mod quote;
+mod refused;
+mod say;
+mod stages;
+mod timeouts;
+mod variables;
+mod wishes;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::clock::Timing;
+use crate::forge::{
+    Done, End, Format, Framing, Halted, How, Ladder, LogId, News, Next, Plan, Run, Script, Signal, Stage, StageId,
+    Stop, Streams,
+};
+use crate::gitlab::wire::Payload;
+use crate::model::{Job, Outcome, Why};
+
+use compose::{Body, Composer};
+use flags::{Flag, Flags};
+use paths::Paths;
+use quote::Quoting;
+use refused::Refused;
+use stages::BODY;
+use timeouts::Timeouts;
+use variables::{Variables, given};
+use wishes::{Strategy, Wishes};
+
+/// The plan, the masks and the log's format of one job. The error is one line for the job's log.
+pub fn script(job: &Job) -> Result<Script, String> {
+    let payload = Payload::read(&job.payload)?;
+    let flags = Flags::resolve(&job.settings.feature_flags, |key| given(job, &payload, key));
+    let mut paths = Paths::of(job, &payload, false);
+    let mut vars = Variables::of(job, &payload, &flags, &paths);
+    let strategy = strategy(&payload, &vars);
+    if strategy == Strategy::Empty {
+        paths = Paths::of(job, &payload, true);
+        vars = Variables::of(job, &payload, &flags, &paths);
+    }
+    let masks = vars.masks();
+    let mut format = Format {
+        framing: if flags.on(Flag::FF_TIMESTAMPS) { Framing::Timestamps } else { Framing::Bare },
+        lines: false,
+        limit: Some(if job.settings.output_limit == 0 { OUTPUT_LIMIT } else { job.settings.output_limit }),
+        url_parameters: true,
+        token_prefixes: token_prefixes(&payload, &flags),
+        repair_utf8: true,
+    };
+    let plan: Box<dyn Plan> = match demands::illegal(&payload) {
+        Some(text) => {
+            format.framing = Framing::Bare;
+            Box::new(Refused { text, said: false })
+        }
+        None => Box::new(GitlabPlan::new(job, payload, flags, paths, vars, strategy)),
+    };
+    Ok(Script { plan, tap: None, format, masks })
+}
+
+/// Bytes of log, where the entry says nothing.
+const OUTPUT_LIMIT: u64 = 4096 * 1024;
+/// Prefixes of GitLab's own tokens.
+const TOKENS: [&str; 13] = [
+    "gloas-",
+    "gldt-",
+    "glrt-",
+    "glcbt-",
+    "glrtr-",
+    "glptt-",
+    "glft-",
+    "glimt-",
+    "glagent-",
+    "glsoat-",
+    "glffct-",
+    "_gitlab_session=",
+    "gltok-",
+];
+
+/// All of them: the reference stops at fifteen, so that a few of the server's own push out the session's.
+fn token_prefixes(payload: &Payload, flags: &Flags) -> Vec<String> {
+    let mut all: Vec<String> = payload.features.token_mask_prefixes.iter().map(|p| p.trim().to_owned()).collect();
+    all.push("glpat-".to_owned());
+    if flags.on(Flag::FF_MASK_ALL_DEFAULT_TOKENS) {
+        all.extend(TOKENS.iter().map(|p| (*p).to_owned()));
+    }
+    all.retain(|p| !p.is_empty());
+    all.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    all.dedup();
+    all
+}
+
+/// A job without a repository (a spool's) has no sources to fetch.
+fn strategy(payload: &Payload, vars: &Variables) -> Strategy {
+    let default = match (payload.git_info.repo_url.is_empty(), payload.allow_git_fetch) {
+        (true, _) => Strategy::None,
+        (false, true) => Strategy::Fetch,
+        (false, false) => Strategy::Clone,
+    };
+    vars.get("GIT_STRATEGY").and_then(|text| Strategy::parse(&text)).unwrap_or(default)
+}
+
+struct GitlabPlan {
+    entry: Entry,
+    payload: Payload,
+    flags: Flags,
+    paths: Paths,
+    vars: Variables,
+    strategy: Strategy,
+    wishes: Wishes,
+    /// `None` until the user steps begin.
+    timeouts: Option<Timeouts>,
+    composer: Composer,
+    /// Where the plan goes on when nothing runs.
+    at: Place,
+    /// Decided, not yet said to the loop.
+    todo: VecDeque<Next>,
+    running: Option<Running>,
+    stages: u32,
+    began: Option<Instant>,
+    /// Until when the user steps may run.
+    script_until: Option<Instant>,
+    /// Asked for by a person before the user steps ended; a later one is ignored.
+    canceled: bool,
+    hard: Option<Why>,
+    failure: Option<Failure>,
+    outcome: Option<Outcome>,
+}
+
+/// What is said and heeded of the entry.
+struct Entry {
+    name: String,
+    short_token: String,
+    system_id: String,
+    timeout: Duration,
+    ladder: Ladder,
+    pre_build_script: String,
+    post_build_script: String,
+}
+
+/// In the order of a job. Restoring and saving caches, artifacts and hooks get places between these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Header,
+    PrepareExecutor,
+    PrepareScript,
+    GetSources,
+    /// What is said and measured before the first user step.
+    Steps,
+    Step(usize),
+    AfterScript,
+    Cleanup,
+    Finish,
+    Over,
+}
+
+/// The stage that the loop was told to start.
+struct Running {
+    id: StageId,
+    section: String,
+    place: Place,
+}
+
+/// What the job fails with.
+#[derive(Clone, Debug)]
+struct Failure {
+    why: Why,
+    text: String,
+    exit_code: Option<i32>,
+}
+
+impl Failure {
+    fn new(why: Why, text: impl Into<String>) -> Failure {
+        Failure { why, text: text.into(), exit_code: None }
+    }
+
+    /// `None`: the stage went well (build §1.8).
+    fn of(end: &End) -> Option<Failure> {
+        Some(match end {
+            End::Exited(0) => return None,
+            End::Exited(n) => Failure { exit_code: Some(*n), ..Failure::new(Why::Script, format!("exit status {n}")) },
+            End::Signaled(n) => Failure { exit_code: Some(-1), ..Failure::new(Why::Script, say::signal(*n)) },
+            End::NotStarted(e) => Failure::new(Why::System, format!("failed to start process: {e}")),
+            End::Unkillable => Failure::new(Why::System, "failed to kill process, likely process is dormant"),
+        })
+    }
+}
+
+impl Plan for GitlabPlan {
+    fn next(&mut self, news: News, now: Instant) -> Next {
+        self.began.get_or_insert(now);
+        match news {
+            News::Go | News::Time => {}
+            News::Ended(done) => self.ended(&done),
+            News::Stop(stop) => self.stop(stop),
+        }
+        // Everything up to the next process is decided at once, so that what is printed comes in few pieces.
+        while self.running.is_none() && self.at != Place::Over {
+            self.go_on(now);
+        }
+        match (self.todo.pop_front(), &self.running) {
+            (Some(next), _) => next,
+            (None, Some(_)) => Next::Wait { until: None },
+            (None, None) => Next::Over,
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        self.outcome.clone().unwrap_or_else(|| Outcome::failed(Why::System, "the job's plan was not carried out"))
+    }
+}
+
+impl GitlabPlan {
+    fn new(job: &Job, payload: Payload, flags: Flags, paths: Paths, vars: Variables, strategy: Strategy) -> GitlabPlan {
+        let settings = &job.settings;
+        let wishes = Wishes::read(&vars, &flags, payload.allow_git_fetch, settings.debug_trace_disabled);
+        let mut texts = payload.steps.iter().flat_map(|s| &s.script);
+        let speaks_of_env = |text: &String| text.contains("GITLAB_ENV");
+        let composer = Composer {
+            shell: settings.shell,
+            quoting: Quoting::of(settings.shell, flags.on(Flag::FF_POSIXLY_CORRECT_ESCAPES)),
+            trace: wishes.debug_trace,
+            sections: flags.on(Flag::FF_SCRIPT_SECTIONS) && payload.features.trace_sections,
+            check_status: flags.on(Flag::FF_ENABLE_BASH_EXIT_CODE_CHECK),
+            touch_env: texts.any(speaks_of_env)
+                || [&settings.pre_build_script, &settings.post_build_script].into_iter().any(speaks_of_env),
+        };
+        GitlabPlan {
+            entry: Entry {
+                name: settings.entry.clone(),
+                short_token: settings.short_token.clone(),
+                system_id: settings.system_id.clone(),
+                timeout: job.timeout,
+                ladder: Ladder(vec![(Signal::Term, settings.cancel_timeout), (Signal::Kill, Timing::load().kill_wait)]),
+                pre_build_script: settings.pre_build_script.clone(),
+                post_build_script: settings.post_build_script.clone(),
+            },
+            payload,
+            flags,
+            paths,
+            vars,
+            strategy,
+            wishes,
+            timeouts: None,
+            composer,
+            at: Place::Header,
+            todo: VecDeque::new(),
+            running: None,
+            stages: 0,
+            began: None,
+            script_until: None,
+            canceled: false,
+            hard: None,
+            failure: None,
+            outcome: None,
+        }
+    }
+
+    // ---- The news ------------------------------------------------------------------------------
+
+    /// Stages that only print may be told of or not; the plan waits for none of them.
+    fn ended(&mut self, done: &Done) {
+        let Some(running) = self.running.take_if(|r| r.id == done.id) else { return };
+        self.close(&running.section);
+        if let Some(why) = self.hard {
+            self.cut_short(&running, why);
+            return;
+        }
+        match running.place {
+            Place::PrepareScript | Place::GetSources if self.canceled => self.at = Place::Finish,
+            Place::PrepareScript => {
+                if let Some(mut f) = Failure::of(&done.end) {
+                    f.text = format!(
+                        "prepare environment: {}. Check https://docs.gitlab.com/runner/shells/#shell-profile-loading \
+                         for more information",
+                        f.text
+                    );
+                    self.failure = Some(f);
+                    self.at = Place::Finish;
+                }
+            }
+            Place::GetSources => {
+                self.failure = Failure::of(&done.end);
+                if self.failure.is_some() {
+                    self.at = Place::Cleanup;
+                }
+            }
+            Place::Step(_) => self.step_ended(&running.section, done),
+            Place::AfterScript => self.after_script_ended(done),
+            // What cleanup leaves behind, the next job's prepare_script removes.
+            _ => {}
+        }
+    }
+
+    fn step_ended(&mut self, section: &str, done: &Done) {
+        if self.canceled {
+            self.voice(say::warning("script canceled externally (UI, API)"));
+            self.at = Place::AfterScript;
+        } else if done.halted == Some(Halted::Limit) {
+            self.voice(say::cut_short(section));
+            self.script_timed_out();
+        } else if let Some(f) = Failure::of(&done.end) {
+            self.failure = Some(f);
+            self.at = Place::AfterScript;
+        }
+    }
+
+    fn script_timed_out(&mut self) {
+        self.failure = Some(Failure::new(Why::TimedOut, "script timeout: context deadline exceeded"));
+        self.at = Place::AfterScript;
+    }
+
+    fn after_script_ended(&mut self, done: &Done) {
+        if done.halted == Some(Halted::Limit) {
+            self.voice(say::cut_short("after_script"));
+        }
+        let Some(f) = Failure::of(&done.end) else { return };
+        if self.wishes.after_script_ignore_errors {
+            self.voice(say::warning(&format!("after_script failed, but job will continue unaffected: {}", f.text)));
+        } else {
+            self.failure.get_or_insert(f);
+        }
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        match stop.how {
+            // Before the user steps a cancel ends the job, in them the script; after them it is too late.
+            How::Soft => {
+                let late = match &self.running {
+                    Some(running) => running.place >= Place::AfterScript,
+                    None => self.at > Place::Header,
+                };
+                if late || self.canceled || self.hard.is_some() {
+                    return;
+                }
+                self.canceled = true;
+                match self.unstart() {
+                    Some(id) => self.ended(&never_ran(id)),
+                    None => self.todo.extend(self.running.as_ref().map(|r| Next::Halt(r.id))),
+                }
+            }
+            How::Hard => {
+                if self.at == Place::Over || self.hard.is_some() {
+                    return;
+                }
+                self.hard = Some(stop.why);
+                if let Some(id) = self.unstart() {
+                    self.ended(&never_ran(id));
+                } else if self.running.is_none() && self.at > Place::Header {
+                    self.at = Place::Finish;
+                }
+            }
+        }
+    }
+
+    /// Take back a stage that the loop was not yet told to start: a stop came between.
+    fn unstart(&mut self) -> Option<StageId> {
+        let id = self.running.as_ref()?.id;
+        let at = self.todo.iter().position(|n| matches!(n, Next::Start(stage) if stage.id == id))?;
+        self.todo.remove(at);
+        Some(id)
+    }
+
+    /// A stage met a hard stop: only words are left.
+    fn cut_short(&mut self, running: &Running, why: Why) {
+        self.at = Place::Finish;
+        match why {
+            Why::TimedOut => self.voice(say::cut_short(&running.section)),
+            // Known from the reference: said of after_script, whether there is one or not.
+            Why::Aborted | Why::Terminated | Why::Interrupted if matches!(running.place, Place::Step(_)) => {
+                self.voice(say::warning("after_script failed, but job will continue unaffected: context canceled"));
+            }
+            _ => {}
+        }
+    }
+
+    // ---- What is said and started --------------------------------------------------------------
+
+    fn open(&mut self, section: &str, banner: &str) {
+        if self.payload.features.trace_sections {
+            self.voice(say::section_start(section));
+        }
+        self.voice(say::banner(banner));
+    }
+
+    fn close(&mut self, section: &str) {
+        if self.payload.features.trace_sections {
+            self.voice(say::section_end(section));
+        }
+    }
+
+    /// A line of the runner's about the job.
+    fn voice(&mut self, line: Vec<u8>) {
+        self.print(BODY, vec![line]);
+    }
+
+    /// A line that belongs to a stage's own output.
+    fn notice(&mut self, line: Vec<u8>) {
+        self.print(Streams::One, vec![line]);
+    }
+
+    /// Lines of the same stream in a row are one stage: each has its own time all the same.
+    fn print(&mut self, streams: Streams, mut lines: Vec<Vec<u8>>) {
+        if let Some(Next::Start(Stage { streams: last, run: Run::Print(before), .. })) = self.todo.back_mut()
+            && *last == streams
+        {
+            before.append(&mut lines);
+            return;
+        }
+        let stage = self.stage("print", Run::Print(lines), streams);
+        self.todo.push_back(Next::Start(stage));
+    }
+
+    fn start(&mut self, section: &str, place: Place, body: Body, limit: Option<Duration>) {
+        let mut stage = self.stage(section, Run::Script(body.finish()), Streams::One);
+        stage.limit = limit;
+        self.running = Some(Running { id: stage.id, section: section.to_owned(), place });
+        self.todo.push_back(Next::Start(stage));
+    }
+
+    fn stage(&mut self, name: &str, run: Run, streams: Streams) -> Stage {
+        self.stages += 1;
+        Stage {
+            id: StageId(self.stages),
+            log: LogId::default(),
+            name: name.to_owned(),
+            run,
+            limit: None,
+            ladder: self.entry.ladder.clone(),
+            drain: None,
+            streams,
+            collect: Vec::new(),
+        }
+    }
+}
+
+fn never_ran(id: StageId) -> Done {
+    Done { id, end: End::Exited(0), halted: Some(Halted::Plan), collected: Vec::new(), said: Vec::new() }
+}

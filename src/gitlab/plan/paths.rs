@@ -1,0 +1,114 @@
+//! Where a job works (build §2): its project directory and the one for temporary files beside it. Looks
+//! at the file system by `lstat` only; makes and removes nothing, that is a stage's work.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use crate::gitlab::wire::Payload;
+use crate::model::Job;
+
+#[derive(Clone, Debug)]
+pub(super) struct Paths {
+    pub(super) builds: PathBuf,
+    pub(super) project: PathBuf,
+    /// Beside the project directory, and not removed between jobs.
+    pub(super) temp: PathBuf,
+}
+
+/// What a job may leave in its temporary directory, besides file variables.
+pub(super) const LEFTOVERS: [&str; 4] = [ENV_FILE, "masking.db", ".gitlab-runner.ext.conf", ".glr.gconf"];
+/// `$GITLAB_ENV`: variables that a stage hands to the next ones.
+pub(super) const ENV_FILE: &str = "gitlab_runner_env";
+
+impl Paths {
+    /// `empty`: the job wants a directory of its own that is empty (GIT_STRATEGY).
+    pub(super) fn of(job: &Job, payload: &Payload, empty: bool) -> Paths {
+        let settings = &job.settings;
+        // The job process keeps the manager's working directory, and stages may have another.
+        let builds = std::path::absolute(&settings.builds_dir).unwrap_or_else(|_| settings.builds_dir.clone());
+        let slug = slug(&payload.git_info.repo_url).unwrap_or_else(|| format!("project-{}", project_id(job, payload)));
+        let token =
+            if settings.short_token.is_empty() { file_name(&settings.entry) } else { settings.short_token.clone() };
+        let mut project = builds.join(token).join(job.project_slot.to_string()).join(slug).into_os_string();
+        if empty {
+            project.push("-empty");
+        }
+        let mut temp = project.clone();
+        temp.push(".tmp");
+        Paths { builds, project: project.into(), temp: temp.into() }
+    }
+
+    pub(super) fn env_file(&self) -> PathBuf {
+        self.temp.join(ENV_FILE)
+    }
+}
+
+/// Whether something of this name is there. What cannot be looked at may be.
+pub(super) fn exists(path: &Path) -> bool {
+    !matches!(path.symlink_metadata(), Err(e) if e.kind() == io::ErrorKind::NotFound)
+}
+
+/// The path of a repository's URL without `.git`; `None` when there is no host, no path, or it climbs.
+fn slug(url: &str) -> Option<String> {
+    let (_, rest) = url.split_once("://")?;
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (host, path) = rest.split_once('/')?;
+    if host.rsplit('@').next().unwrap_or_default().is_empty() {
+        return None;
+    }
+    let path = path.trim_end_matches('/');
+    let path = path.strip_suffix(".git").unwrap_or(path);
+    let mut parts = Vec::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) => parts.push(name.to_str()?),
+            Component::CurDir | Component::RootDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    (!parts.is_empty() && !path.contains('\0')).then(|| parts.join("/"))
+}
+
+fn project_id(job: &Job, payload: &Payload) -> String {
+    match payload.job_info.project_id {
+        0 if !job.project.is_empty() => file_name(&job.project),
+        id => id.to_string(),
+    }
+}
+
+/// Any text as one file name.
+fn file_name(text: &str) -> String {
+    let name: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' }).collect();
+    if name.is_empty() { "_".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_repository_names_the_directory() {
+        for (url, want) in [
+            ("http://127.0.0.1:1/group/demo.git", Some("group/demo")),
+            ("https://gitlab-ci-token:x@h.example/relative/root/a/b/c.git", Some("relative/root/a/b/c")),
+            ("https://h/a//b/./c.git/", Some("a/b/c")),
+            ("ssh://git@h:22/a.git?x#y", Some("a")),
+            ("https://h/a/../../etc", None),
+            ("https:///a", None),
+            ("https://u:p@/a", None),
+            ("https://h/", None),
+            ("https://h/.git", None),
+            ("git@h:a/b.git", None),
+            ("", None),
+        ] {
+            assert_eq!(slug(url).as_deref(), want, "{url}");
+        }
+    }
+
+    #[test]
+    fn any_text_becomes_one_file_name() {
+        assert_eq!(file_name("../my entry"), "___my_entry");
+        assert_eq!(file_name(""), "_");
+    }
+}

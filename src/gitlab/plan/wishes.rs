@@ -1,0 +1,121 @@
+//! The settings that a job makes by variables (build §1.9): their values, and words for those that are
+//! none. A variable that is there but empty counts as unset.
+
+use super::flags::{Flags, boolean};
+use super::variables::Variables;
+
+#[derive(Clone, Debug)]
+pub(super) struct Wishes {
+    pub(super) debug_trace: bool,
+    pub(super) after_script_ignore_errors: bool,
+    /// In the order of the log; all in one WARNING.
+    pub(super) problems: Vec<String>,
+}
+
+/// How the sources come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strategy {
+    Clone,
+    Fetch,
+    None,
+    Empty,
+}
+
+impl Strategy {
+    /// `None` for a text that names none.
+    pub(super) fn parse(text: &str) -> Option<Strategy> {
+        Some(match text {
+            "clone" => Strategy::Clone,
+            "fetch" => Strategy::Fetch,
+            "none" => Strategy::None,
+            "empty" => Strategy::Empty,
+            _ => return None,
+        })
+    }
+}
+
+impl Wishes {
+    pub(super) fn read(vars: &Variables, flags: &Flags, fetch_allowed: bool, debug_trace_disabled: bool) -> Wishes {
+        let mut r = Reader { vars, problems: Vec::new(), clamped: Vec::new() };
+        let debug_services = r.boolean("CI_DEBUG_SERVICES", false);
+        let debug_trace = r.boolean("CI_DEBUG_TRACE", false);
+        r.boolean("GIT_CHECKOUT", true);
+        r.choice(
+            "GIT_STRATEGY",
+            |text| Strategy::parse(text).is_some(),
+            "expected either 'clone', 'fetch', 'none' or 'empty'",
+            if fetch_allowed { ", using default value 'fetch'" } else { ", using default value 'clone'" },
+        );
+        r.choice(
+            "GIT_SUBMODULE_STRATEGY",
+            |text| matches!(text, "normal" | "recursive" | "none"),
+            "expected either 'normal', 'recursive' or 'none'",
+            "",
+        );
+        r.boolean("GIT_SUBMODULE_FORCE_HTTPS", false);
+        r.boolean("GIT_LFS_SKIP_SMUDGE", false);
+        for name in [
+            "GET_SOURCES_ATTEMPTS",
+            "ARTIFACT_DOWNLOAD_ATTEMPTS",
+            "RESTORE_CACHE_ATTEMPTS",
+            "EXECUTOR_JOB_SECTION_ATTEMPTS",
+            "SECRETS_RETRIEVAL_ATTEMPTS",
+        ] {
+            r.attempts(name);
+        }
+        let after_script_ignore_errors = r.boolean("AFTER_SCRIPT_IGNORE_ERRORS", true);
+        r.integer("CACHE_REQUEST_TIMEOUT", 10);
+        for (name, on) in [("CI_DEBUG_SERVICES", debug_services), ("CI_DEBUG_TRACE", debug_trace)] {
+            if on && debug_trace_disabled {
+                r.problems.push(format!("{name}: usage is disabled on this Runner"));
+            }
+        }
+        let mut problems = r.problems;
+        problems.append(&mut r.clamped);
+        problems.extend_from_slice(&flags.problems);
+        Wishes { debug_trace: debug_trace && !debug_trace_disabled, after_script_ignore_errors, problems }
+    }
+}
+
+struct Reader<'a> {
+    vars: &'a Variables,
+    problems: Vec<String>,
+    clamped: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn get(&self, name: &str) -> Option<String> {
+        self.vars.get(name).filter(|v| !v.is_empty())
+    }
+
+    fn boolean(&mut self, name: &str, default: bool) -> bool {
+        let Some(text) = self.get(name) else { return default };
+        boolean(&text).unwrap_or_else(|| {
+            self.problems.push(format!("{name}: expected bool got {text:?}, using default value: {default}"));
+            default
+        })
+    }
+
+    fn integer(&mut self, name: &str, default: i64) -> i64 {
+        let Some(text) = self.get(name) else { return default };
+        text.parse().unwrap_or_else(|_| {
+            self.problems.push(format!("{name}: expected int got {text:?}, using default value: {default}"));
+            default
+        })
+    }
+
+    fn attempts(&mut self, name: &str) -> i64 {
+        let wanted = self.integer(name, 1);
+        let n = wanted.clamp(1, 10);
+        if n != wanted {
+            self.clamped.push(format!("{name}: number of attempts out of the range [1, 10], clamping to: {n}"));
+        }
+        n
+    }
+
+    fn choice(&mut self, name: &str, known: impl Fn(&str) -> bool, expected: &str, instead: &str) {
+        if let Some(text) = self.get(name).filter(|t| !known(t)) {
+            self.problems.push(format!("{name}: {expected} got {text:?}{instead}"));
+        }
+    }
+}
