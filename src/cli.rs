@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod exec;
 mod run;
 
 use std::ffi::OsString;
@@ -47,10 +48,7 @@ fn dispatch(call: Call) -> u8 {
         }
         Command::Run { working_directory } => run::run(call.config, working_directory),
         Command::CheckConfig => check::check(call.config),
-        Command::Exec { .. } => {
-            say("runner: exec is not built yet");
-            USAGE
-        }
+        Command::Exec { files } => exec::exec(&files),
     }
 }
 

@@ -12,6 +12,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use crate::diag::logging::LogFormat;
 use crate::model::{ForgeKind, Secret, Settings, Shell};
 pub use read::log_level;
@@ -123,12 +125,15 @@ impl Entry {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ShowLogs {
     No,
-    /// As they are: the entry runs one job at a time.
+    /// The logs alone.
+    Bare,
+    /// Each log with a heading, and at its end where log and result lie: the entry runs one job at a time.
     Plain,
-    /// Each line with the job's name before it.
+    /// The same, and each line with the job's name before it.
     Named,
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{CONFIG, out, say};
 use crate::config::{self, Config, ConfigError, Entry};
+use crate::diag::logging;
 
 pub(super) fn check(path: Option<PathBuf>) -> u8 {
     match load(path) {
@@ -58,7 +59,7 @@ fn describe(config: &Config) -> String {
     row("concurrent", &config.concurrent);
     row("check_interval", &seconds(config.check_interval));
     row("shutdown_timeout", &seconds(config.shutdown_timeout));
-    row("log_level", &quoted(&config.log_level.as_str().to_lowercase()));
+    row("log_level", &quoted(logging::level_name(config.log_level)));
     row("log_format", &quoted(config.log_format.as_str()));
     row("state_dir", &quoted(&config.state_dir.to_string_lossy()));
     if let Some(d) = config.adoption_timeout {
@@ -83,7 +84,9 @@ fn describe_entry(text: &mut String, entry: &Entry) {
     row("url", &quoted(&entry.url));
     row("id", &entry.id);
     row("token", &quoted(&format!("{}…", entry.short_token())));
-    row("system_id", &quoted(&entry.system_id));
+    if !entry.system_id.is_empty() {
+        row("system_id", &quoted(&entry.system_id));
+    }
     row("executor", &quoted(&entry.executor));
     row("shell", &quoted(entry.shell.as_str()));
     row("builds_dir", &quoted(&entry.builds_dir.to_string_lossy()));

@@ -88,7 +88,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
     let limit = at_least(table, "limit", 0, 0);
     let request_concurrency = table.number("request_concurrency").unwrap_or(1).max(1);
     let output_limit = Some(at_least(table, "output_limit", 0, OUTPUT_LIMIT_KIB)).filter(|n| *n > 0);
-    let beside_file = |p: String| file.parent().unwrap_or(Path::new("")).join(p);
+    let beside_file = |p: String| around.directory.join(file.parent().unwrap_or(Path::new(""))).join(p);
     // Not below the working directory, as the reference has it: all that we keep lies in one place.
     let place = |key: &str, default: &str| match table.string(key).filter(|s| !s.is_empty()) {
         Some(dir) => around.directory.join(dir),
@@ -116,11 +116,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         debug_trace_disabled: table.flag("debug_trace_disabled").unwrap_or(false),
         tls_ca_file: table.string("tls-ca-file").filter(|s| !s.is_empty()).map(beside_file),
         system_id: String::new(),
-        show_logs: match (table.flag("show_logs").unwrap_or(false), limit) {
-            (false, _) => ShowLogs::No,
-            (true, 1) => ShowLogs::Plain,
-            (true, _) => ShowLogs::Named,
-        },
+        show_logs: show_logs(table, limit),
         jobs: table.string("jobs").filter(|s| !s.is_empty()).map(beside_file),
         name,
         disabled: disabled.or_else(|| leave_silent(table)),
@@ -229,6 +225,20 @@ fn shell(table: &Table<'_>, disabled: &mut Option<String>) -> Shell {
         disabled.get_or_insert_with(|| format!("the shell {word:?} is not supported, only bash, sh and dash are"));
     }
     known.unwrap_or_default()
+}
+
+fn show_logs(table: &Table<'_>, limit: i64) -> ShowLogs {
+    match table.raw("show_logs") {
+        None => ShowLogs::No,
+        Some(v) if v.as_bool() == Some(false) => ShowLogs::No,
+        Some(v) if v.as_bool() == Some(true) && limit == 1 => ShowLogs::Plain,
+        Some(v) if v.as_bool() == Some(true) => ShowLogs::Named,
+        Some(v) if v.as_str() == Some("bare") => ShowLogs::Bare,
+        Some(_) => {
+            table.wrong("show_logs", "expected true, false or \"bare\"");
+            ShowLogs::No
+        }
+    }
 }
 
 fn at_least(table: &Table<'_>, key: &str, least: i64, default: i64) -> i64 {

@@ -12,6 +12,7 @@ use toml::de::DeTable;
 
 use super::table::{Report, Table};
 use super::{Config, ConfigError, LogFormat, Surroundings, entry, system_id, values};
+use crate::model::ForgeKind;
 
 /// Keys of gitlab-runner that we do not act on.
 const KNOWN: [&str; 6] = ["user", "sentry_dsn", "listen_address", "labels", "machine", "experimental"];
@@ -27,13 +28,13 @@ const CONCURRENT_MAX: i64 = 1000;
 pub(super) fn load(path: &Path, around: &Surroundings<'_>) -> Result<Config, ConfigError> {
     let text = fs::read_to_string(path).map_err(|e| ConfigError { lines: vec![unreadable(path, &e)] })?;
     let mut config = parse(path, &text, around)?;
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match system_id::of_host(dir, &config.state_dir) {
-        Ok((id, warning)) => {
-            config.entries.iter_mut().for_each(|entry| entry.system_id.clone_from(&id));
-            config.warnings.extend(warning);
-        }
-        Err(e) => return Err(ConfigError { lines: vec![format!("{}: system id: {e}", path.display())] }),
+    // Only GitLab asks for it, so a spool leaves nothing beside its configuration.
+    if config.entries.iter().any(|e| e.forge == ForgeKind::Gitlab) {
+        let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (id, warning) = system_id::of_host(dir, &config.state_dir)
+            .map_err(|e| ConfigError { lines: vec![format!("{}: system id: {e}", path.display())] })?;
+        config.entries.iter_mut().for_each(|entry| entry.system_id.clone_from(&id));
+        config.warnings.extend(warning);
     }
     let open = fs::metadata(path).map_or(0, |m| m.permissions().mode()) & 0o077 != 0;
     if open && config.entries.iter().any(super::Entry::holds_a_token) {
@@ -156,7 +157,7 @@ mod tests {
 
     fn env(name: &str) -> Option<String> {
         let value = match name {
-            "HOME" => "/home/me",
+            "HOME" => "/h",
             "TOKEN" => "glrt-from-env",
             "HOST" => "git.example",
             _ => return None,
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!((config.concurrent, config.check_interval), (1, Duration::from_secs(3)));
         assert_eq!((config.shutdown_timeout, config.min_free_disk), (Duration::from_secs(30), 16 << 20));
         assert_eq!((config.log_level, config.log_format), (LevelFilter::Info, LogFormat::Runner));
-        assert_eq!(config.state_dir, Path::new("/home/me/.local/state/runner"));
+        assert_eq!(config.state_dir, Path::new("/h/.local/state/runner"));
         assert_eq!(config.warnings, ["c.toml: there is no [[runners]] entry, so there is nothing to do"]);
         let config = ok("CONCURRENT = 4\nCheck_Interval = 0\nshutdown_timeout = '1m'\nlog_level='WARN'");
         assert_eq!((config.concurrent, config.check_interval), (4, Duration::from_secs(3)));
@@ -228,8 +229,8 @@ mod tests {
     fn state_lives_where_it_is_said_to() {
         for (line, env_name, root, want) in [
             ("state_dir = '/s'", "", false, "/s"),
-            ("state_dir = '$HOME/s'", "", false, "/home/me/s"),
-            ("state_dir = 'demo'", "", false, "/home/me/.local/state/runner/demo"),
+            ("state_dir = '$HOME/s'", "", false, "/h/s"),
+            ("state_dir = 'demo'", "", false, "/h/.local/state/runner/demo"),
             ("state_dir = 'demo'", "", true, "/var/lib/runner/demo"),
             ("", "STATE_DIRECTORY", true, "/d"),
             ("", "XDG_STATE_HOME", false, "/d:/e/runner"),

@@ -67,6 +67,18 @@ pub fn apply(level: LevelFilter, format: LogFormat) {
     log::set_max_level(asked_level.unwrap_or(level));
 }
 
+/// In the words of `log_level`.
+pub fn level_name(level: LevelFilter) -> &'static str {
+    match level {
+        LevelFilter::Off => "off",
+        LevelFilter::Error => "error",
+        LevelFilter::Warn => "warning",
+        LevelFilter::Info => "info",
+        LevelFilter::Debug => "debug",
+        LevelFilter::Trace => "trace",
+    }
+}
+
 fn in_force() -> LogFormat {
     match FORMAT.load(Ordering::Relaxed) {
         n if n == LogFormat::Text as u8 => LogFormat::Text,
@@ -86,14 +98,14 @@ fn write(line: &mut Vec<u8>, format: LogFormat, colour: bool, time: &str, record
     match format {
         LogFormat::Runner => runner(line, colour, record.level(), &message, &fields),
         LogFormat::Text => {
-            let level = level_name(record.level());
+            let level = level_name(record.level().to_level_filter());
             let _ = write!(line, "time=\"{time}\" level={level} msg={}", quoted(&message));
             for (key, value) in &fields.0 {
                 let _ = write!(line, " {key}={}", if plain(value) { value.clone() } else { quoted(value) });
             }
         }
         LogFormat::Json => {
-            let level = level_name(record.level());
+            let level = level_name(record.level().to_level_filter());
             let _ = write!(line, "{{\"level\":\"{level}\",\"msg\":{},\"time\":\"{time}\"", quoted(&message));
             for (key, value) in &fields.0 {
                 let _ = write!(line, ",{}:{}", quoted(key), quoted(value));
@@ -117,16 +129,6 @@ fn runner(line: &mut Vec<u8>, colour: bool, level: Level, message: &str, fields:
     let _ = write!(line, "{on}{prefix}{message:<width$}{off}");
     for (key, value) in &fields.0 {
         let _ = write!(line, "  {on}{key}{off}={}", value.replace('\n', "\\n"));
-    }
-}
-
-fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warn => "warning",
-        Level::Info => "info",
-        Level::Debug => "debug",
-        Level::Trace => "trace",
     }
 }
 

@@ -41,14 +41,7 @@ struct Data {
     hash: String,
     entry: String,
     cancel_within_ms: u64,
-    show: Option<ShowAs>,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ShowAs {
-    Plain,
-    Named,
+    show: ShowLogs,
 }
 
 /// `result.json`.
@@ -88,11 +81,7 @@ impl Claim {
             hash: format!("{hash:016x}"),
             entry: entry.key(),
             cancel_within_ms: u64::try_from(entry.cancel_timeout.as_millis()).unwrap_or(u64::MAX),
-            show: match entry.show_logs {
-                ShowLogs::No => None,
-                ShowLogs::Plain => Some(ShowAs::Plain),
-                ShowLogs::Named => Some(ShowAs::Named),
-            },
+            show: entry.show_logs,
         };
         let mut claim = Claim::with(spool, data, Some(job), ground);
         claim.held = Some(held);
@@ -106,7 +95,7 @@ impl Claim {
     }
 
     fn with(spool: Spool, data: Data, job: Option<Job>, ground: &Ground) -> Claim {
-        let show = data.show.map(|how| Show::new(&data.name, matches!(how, ShowAs::Named)));
+        let show = (data.show != ShowLogs::No).then(|| Show::new(&data.name, data.show));
         let stale = ground.timing.spool_stale;
         // Others take the claim when it was not touched for `stale`; by then nothing of the job runs here.
         let orphan = (stale - stale / 6).min(ground.adoption_timeout.unwrap_or(Duration::MAX));

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::config::ShowLogs;
 use crate::jobdir::JobDir;
 use crate::model::{Outcome, Verdict};
 
@@ -14,8 +15,7 @@ const PIECE: usize = 64 * 1024;
 
 pub(super) struct Show {
     name: String,
-    /// Set when several jobs may speak at the same time: each line names its job.
-    named: bool,
+    how: ShowLogs,
     /// What was shown, kept in `sent` for the next manager.
     offset: Option<u64>,
     /// Named lines are shown whole; this is the part that has no end yet.
@@ -23,8 +23,8 @@ pub(super) struct Show {
 }
 
 impl Show {
-    pub(super) fn new(name: &str, named: bool) -> Show {
-        Show { name: name.to_owned(), named, offset: None, half: Vec::new() }
+    pub(super) fn new(name: &str, how: ShowLogs) -> Show {
+        Show { name: name.to_owned(), how, offset: None, half: Vec::new() }
     }
 
     /// What is new.
@@ -48,6 +48,9 @@ impl Show {
             let rest = self.framed(b"\n");
             print(&rest);
         }
+        if self.how == ShowLogs::Bare {
+            return;
+        }
         let how = match (outcome.verdict, outcome.exit_code) {
             (Verdict::Success, _) => "succeeded".to_owned(),
             (Verdict::Canceled, _) => "was canceled".to_owned(),
@@ -63,14 +66,14 @@ impl Show {
             return offset;
         }
         let sent = dir.sent().try_into().map_or(0, u64::from_le_bytes);
-        if sent == 0 {
+        if sent == 0 && self.how != ShowLogs::Bare {
             print(format!("── {}\n", self.name).as_bytes());
         }
         sent
     }
 
     fn framed(&mut self, bytes: &[u8]) -> Vec<u8> {
-        if !self.named {
+        if self.how != ShowLogs::Named {
             return bytes.to_vec();
         }
         self.half.extend_from_slice(bytes);
@@ -98,10 +101,10 @@ mod tests {
 
     #[test]
     fn named_lines_are_whole() {
-        let mut show = Show::new("x", true);
+        let mut show = Show::new("x", ShowLogs::Named);
         assert_eq!(show.framed(b"a\nb"), b"x | a\n");
         assert_eq!(show.framed(b"c"), b"");
         assert_eq!(show.framed(b"\nd\n"), b"x | bc\nx | d\n");
-        assert_eq!(Show::new("x", false).framed(b"a\nb"), b"a\nb");
+        assert_eq!(Show::new("x", ShowLogs::Plain).framed(b"a\nb"), b"a\nb");
     }
 }

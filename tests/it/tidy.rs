@@ -203,7 +203,7 @@ fn each_crate_is_named_only_where_it_may_be() {
         ),
         ("ctrlc", &["src/cli/exec.rs", "src/cli.rs"]),
         ("lexopt", &["src/cli.rs", "src/cli/", "src/main.rs"]),
-        ("env_logger", &["src/cli.rs", "src/cli/", "src/main.rs", "src/diag.rs"]),
+        ("env_logger", &["src/cli.rs", "src/cli/", "src/main.rs", "src/diag/"]),
     ];
     let mut wrong = Vec::new();
     for (path, text) in sources("src") {
@@ -225,7 +225,9 @@ fn wire_types_stay_in_their_forges_folder() {
         for forge in ["gitlab", "spool", "github"] {
             let inside = path.starts_with(&format!("src/{forge}/")) || path == format!("src/{forge}.rs");
             let named = code(&text).contains(&format!("{forge}::wire"));
-            assert!(inside || !named, "{path} names {forge}::wire");
+            // The spool's jobs are written in GitLab's format (design §6).
+            let shared = forge == "gitlab" && path.starts_with("src/spool/");
+            assert!(inside || !named || shared, "{path} names {forge}::wire");
         }
     }
 }
