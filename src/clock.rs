@@ -93,6 +93,12 @@ timing! {
     backoff_min = 1_000;
     /// First step of the HTTP-level retries (protocol §3.1).
     http_backoff_min = 100;
+    /// How long scripts have between TERM and KILL at a hard stop.
+    hard_term = 5_000;
+    /// How long what a job left running has between TERM and KILL.
+    sweep_term = 2_000;
+    /// What is still in the pipes of a stage that was ended is waited for so long.
+    drain_ended = 1_000;
     /// The sweep of a job's processes (design §5.7).
     sweep_limit = 30_000;
     /// A stop by the operating system: outcome written within it (kill point 28).

@@ -1,1 +1,68 @@
-//! How a stage becomes a process.
+//! How a stage becomes a process: its own group, the job's tag in its environment, three descriptors and
+//! default signals; nothing else of the job process. Starts and describes; signals and reaps nothing.
+
+pub mod shell;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::forge::{Run, Stage, Stream, Streams};
+use crate::model::Shell;
+use crate::process;
+use crate::process::stage::{Oom, pipe};
+
+/// What every stage of a job has in common.
+#[derive(Debug)]
+pub struct Executor {
+    pub shell: Shell,
+    /// `NAME=VALUE` in the environment of every stage (design §5.7).
+    pub tag: String,
+    pub oom: Option<Oom>,
+}
+
+/// A stage that runs.
+#[derive(Debug)]
+pub struct Spawned {
+    /// Its leader, which is its group too.
+    pub pid: u32,
+    pub pipes: Vec<(Stream, OwnedFd)>,
+}
+
+impl Executor {
+    /// The error names what could not be started, and why.
+    pub fn start(&self, stage: &Stage) -> io::Result<Spawned> {
+        match &stage.run {
+            Run::Script(text) => self.spawn(shell::command(self.shell, text)?, self.shell.as_str(), stage.streams),
+            Run::Program { argv, env, dir } => {
+                let program = argv.first().ok_or_else(|| io::Error::other("a stage without a program"))?;
+                let mut command = process::command(program);
+                command.args(&argv[1..]).envs(env.iter().map(|(k, v)| (k, v)));
+                if !dir.as_os_str().is_empty() {
+                    command.current_dir(dir);
+                }
+                self.spawn(command, program, stage.streams)
+            }
+            Run::Print(_) | Run::Sweep => unreachable!("the loop does these itself"),
+        }
+    }
+
+    fn spawn(&self, mut command: Command, name: &str, streams: Streams) -> io::Result<Spawned> {
+        let (tag, value) = self.tag.split_once('=').expect("a tag is NAME=VALUE");
+        command.env(tag, value).env_remove("RUNNER_PAUSE").env_remove("RUNNER_TIMING").process_group(0);
+        let (out, write_out) = pipe()?;
+        let mut pipes = vec![(Stream::Out, out)];
+        if streams == Streams::Two {
+            let (err, write_err) = pipe()?;
+            pipes.push((Stream::Err, err));
+            command.stderr(write_err);
+        } else {
+            command.stderr(write_out.try_clone()?);
+        }
+        command.stdout(write_out);
+        let _raised = self.oom.as_ref().map(Oom::raise);
+        let child = command.spawn().map_err(|e| io::Error::new(e.kind(), format!("{name}: {e}")))?;
+        Ok(Spawned { pid: child.id(), pipes })
+    }
+}

@@ -2,9 +2,11 @@
 //! by a pidfd, so that a pid that was given to another is never signalled (invariant 7). Knows nothing of
 //! jobs but how their process is started; decides nothing.
 
+pub mod stage;
 pub mod sweep;
 pub mod table;
 pub mod threads;
+pub mod wake;
 
 use std::fs::File;
 use std::io;

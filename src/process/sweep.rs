@@ -26,7 +26,7 @@ pub fn descendants(grace: Duration, left: &dyn Fn() -> Duration) -> Vec<String> 
     let told = Held::take(&find(), Signal::TERM);
     // One that is stopped does not see the TERM.
     told.signal(Signal::CONT);
-    told.wait(grace.min(left()));
+    told.wait(grace.min(left() / 2));
     end(&find, left)
 }
 
@@ -46,7 +46,7 @@ pub fn tagged(tag: &str, roots: &[(u32, u64)], limit: Duration) -> Vec<String> {
 }
 
 /// Whether this process has any child, ended ones included.
-fn has_children() -> bool {
+pub fn has_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(waitid(WaitId::All, options), Err(rustix::io::Errno::CHILD))
 }
@@ -63,9 +63,11 @@ fn end(find: &dyn Fn() -> Vec<Stat>, left: &dyn Fn() -> Duration) -> Vec<String>
             return Vec::new();
         }
         held.signal(Signal::KILL);
-        held.wait(PASS.min(left()));
+        let over = left().is_zero();
+        // The last KILL gets its moment, too.
+        held.wait(if over { PASS } else { PASS.min(left()) });
         held.forget_gone();
-        if left().is_zero() {
+        if over {
             return find().iter().map(|s| format!("{} {}", s.pid, s.comm)).collect();
         }
     }

@@ -9,5 +9,6 @@
 #![allow(dead_code, reason = "the support is whole: a subject may use only a part of it")]
 
 mod fakes;
+mod job_process;
 mod support;
 mod tidy;
