@@ -60,6 +60,11 @@ fn parse_with(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Resu
             Short('d') | Long("working-directory") if seen.may_run() => {
                 seen.working_directory = Some(parser.value().map_err(words)?.into());
             }
+            // The command lines of gitlab-runner's service files go on to work, as far as they are safe.
+            Short('n') | Long("service") if seen.may_run() => drop(text(&mut parser)?),
+            Long("listen-address") if seen.may_run() => drop(text(&mut parser)?),
+            Long("syslog") if seen.may_run() => drop(parser.optional_value()),
+            Short('u') | Long("user") if seen.may_run() => no_user(&text(&mut parser)?)?,
             Value(word) if seen.topic.is_none() && !seen.help_command => seen.command(&word.to_string_lossy())?,
             Value(word) if seen.help_command => seen.command(&word.to_string_lossy())?,
             Value(file) if seen.topic == Some(Topic::Exec) => seen.files.push(file.into()),
@@ -126,6 +131,14 @@ fn from_environment(call: &mut Call, env: &dyn Fn(&str) -> Option<String>) -> Re
         call.log_format = Some(format(&word).map_err(|e| format!("LOG_FORMAT: {e}"))?);
     }
     Ok(())
+}
+
+/// Ignoring it would run the jobs as somebody with more rights.
+fn no_user(name: &str) -> Result<(), String> {
+    match name {
+        "" => Ok(()),
+        _ => Err(format!("--user {name}: jobs run as the user who starts the runner; start it as {name}")),
+    }
 }
 
 fn level(word: &str) -> Result<LevelFilter, String> {
@@ -254,6 +267,7 @@ mod tests {
         check("exec --help", Ok(Command::Help(Topic::Exec)));
         check("help run", Ok(Command::Help(Topic::Run)));
         check("", Ok(Command::Help(Topic::All)));
+        check("run --service x --syslog -c y --listen-address :9252", Ok(run(None)));
         check("--version", Ok(Command::Version));
     }
 
@@ -263,6 +277,7 @@ mod tests {
         check("chek-config", Err("there is no command \"chek-config\"; did you mean `check-config`?"));
         check("xyz", Err("there is no command \"xyz\""));
         check("-c x --log-level loud", Err("\"loud\" is no log level; use debug, info, warning or error"));
+        check("run --user ci", Err("--user ci: jobs run as the user who starts the runner; start it as ci"));
         check("run --bogus", Err("invalid option '--bogus'"));
         check("check-config extra", Err("unexpected argument \"extra\""));
     }

@@ -88,6 +88,10 @@ impl Spool {
 
     /// `false` when another was faster.
     pub(super) fn claim(&self, name: &str) -> io::Result<bool> {
+        // A wish that came after an earlier job's end is not this one's.
+        for wish in ["cancel", "abort"] {
+            let _ = fs::remove_file(self.wish_file(name, wish));
+        }
         let claimed = moved(&self.pending_file(name), &self.claim_file(name, &self.owner))?;
         if claimed {
             diag::point("spool-claimed");
@@ -284,6 +288,7 @@ mod tests {
         let (a, b) = (spool(root, "a"), spool(root, "b"));
         put(root, "x");
         put(root, ".half-written");
+        fs::write(root.join("running/x.cancel"), "").unwrap();
         assert_eq!(a.pending().unwrap(), ["x"]);
         assert!(a.claim("x").unwrap());
         assert!(!b.claim("x").unwrap());
