@@ -30,15 +30,19 @@ impl Ground {
 
 /// The coordinator of an entry; makes no request.
 pub fn open(entry: &Arc<Entry>, ground: &Ground) -> io::Result<Arc<dyn Coordinator>> {
-    let _ = (entry, ground);
-    Err(io::Error::other("no forge is built yet"))
+    match entry.forge {
+        ForgeKind::Gitlab => Err(io::Error::other("no GitLab is built yet")),
+        ForgeKind::Spool => crate::spool::open(entry, ground),
+    }
 }
 
 /// The lease of a job directory of an earlier run, from `lease.json` alone: its entry may be gone.
 /// Makes no request.
 pub fn adopt(dir: &JobDir, ground: &Ground) -> io::Result<Box<dyn Lease>> {
-    let _ = (dir, ground);
-    Err(io::Error::other("no forge is built yet"))
+    match dir.lease()?.forge {
+        ForgeKind::Gitlab => Err(io::Error::other("no GitLab is built yet")),
+        ForgeKind::Spool => crate::spool::adopt(dir, ground),
+    }
 }
 
 /// The plan of a job, for its job process. The error is a line for the job's log.
