@@ -8,7 +8,18 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a failed test is the message")]
 #![allow(dead_code, reason = "the support is whole: a subject may use only a part of it")]
 
+mod adopt;
+mod cancel;
+mod chaos;
+mod commands;
 mod fakes;
+mod faults;
 mod job_process;
+mod jobs;
+mod kill_points;
+mod limits;
+mod log;
+mod signals;
+mod spool;
 mod support;
 mod tidy;

@@ -31,6 +31,11 @@ pub(crate) struct Host {
     lives: Vec<Arc<AtomicU64>>,
     /// In the environment of everything that this host starts.
     marker: String,
+    /// Managers lead a process group of their own, for [`Runner::kill_group`].
+    pub(crate) own_group: bool,
+    /// Words before the binary's own name: `setpriv …`, `unshare …`. They end in an exec.
+    wrap: Vec<String>,
+    config_owner: Option<u32>,
 }
 
 impl Host {
@@ -50,6 +55,9 @@ impl Host {
             binary: PathBuf::from(env!("CARGO_BIN_EXE_runner")),
             lives: Vec::new(),
             marker,
+            own_group: false,
+            wrap: Vec::new(),
+            config_owner: None,
         }
     }
 
@@ -115,6 +123,29 @@ impl Host {
         self
     }
 
+    /// Starts everything through these words, which end in an exec of what follows.
+    pub(crate) fn wrap(mut self, words: &[&str]) -> Host {
+        self.wrap = words.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// Everything runs as `nobody`: for root, whom no permission stops. `None` where that cannot be.
+    pub(crate) fn unprivileged(self) -> Option<Host> {
+        const NOBODY: u32 = 65534;
+        if !rustix::process::geteuid().is_root() {
+            return Some(self);
+        }
+        let binary = self.path("runner-of-nobody");
+        fs::copy(&self.binary, &binary).unwrap();
+        std::os::unix::fs::chown(self.dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        let id = NOBODY.to_string();
+        let words = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
+        let works = Command::new(words[0]).args(&words[1..]).arg("true").status().is_ok_and(|s| s.success());
+        let mut host = self.binary(&binary).wrap(&words);
+        host.config_owner = Some(NOBODY);
+        works.then_some(host)
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -167,6 +198,7 @@ impl Host {
         let temp = self.path("config.toml.new");
         fs::write(&temp, text).unwrap();
         fs::set_permissions(&temp, fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::chown(&temp, self.config_owner, None).unwrap();
         fs::rename(&temp, &path).unwrap();
         path
     }
@@ -187,8 +219,11 @@ impl Host {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.binary);
+        let binary = self.binary.display().to_string();
+        let words: Vec<&str> = self.wrap.iter().map(String::as_str).chain([binary.as_str()]).collect();
+        let mut command = Command::new(words[0]);
         command
+            .args(&words[1..])
             .args(arguments)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -199,6 +234,9 @@ impl Host {
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .current_dir(self.dir.path())
             .stdin(Stdio::null());
+        if self.own_group {
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        }
         command
     }
 
@@ -347,6 +385,13 @@ impl Runner {
         self.wait(SOON);
     }
 
+    /// SIGKILL to the whole group that the manager leads.
+    pub(crate) fn kill_group(&mut self) {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        rustix::process::kill_process_group(pid, Signal::KILL).unwrap();
+        self.wait(SOON);
+    }
+
     /// A signal, then the exit code.
     pub(crate) fn stop(&mut self, signal: Signal, within: Duration) -> Option<i32> {
         self.signal(signal);
@@ -371,5 +416,28 @@ impl Drop for Runner {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// A file system of a given size, for tests that fill a disk. Only root can make one.
+pub(crate) struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None`, and a word, where it cannot be mounted (a container without the capability).
+    pub(crate) fn mount(at: &Path, kib: u32) -> Option<SmallDisk> {
+        fs::create_dir_all(at).unwrap();
+        let size = format!("size={kib}k,mode=0755");
+        let done = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).status();
+        if done.is_ok_and(|s| s.success()) {
+            return Some(SmallDisk(at.to_owned()));
+        }
+        eprintln!("skipped: a tmpfs cannot be mounted here");
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
     }
 }

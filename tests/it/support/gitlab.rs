@@ -45,6 +45,8 @@ pub(crate) struct Options {
     pub(crate) required_features: Vec<&'static str>,
     /// A final update may lack checksum and size (kill point 14).
     pub(crate) checksum_optional: bool,
+    /// A person cancels each job in the instant in which it is acknowledged.
+    pub(crate) cancel_when_acknowledged: bool,
 }
 
 impl Default for Options {
@@ -72,6 +74,7 @@ impl Default for Options {
                 "return_exit_code",
             ],
             checksum_optional: false,
+            cancel_when_acknowledged: false,
         }
     }
 }
@@ -131,6 +134,8 @@ pub(crate) struct Job {
     /// A fault or a restart may have hidden an answer: one mismatch is the server's doing.
     trace_disturbed: bool,
     final_disturbed: bool,
+    /// In which life the last chunk came: the next one may begin with a guess (kill point 15).
+    trace_life: u64,
     /// In which life its final update was accepted.
     ended_in: u64,
     told: Told,
@@ -256,6 +261,7 @@ impl GitLab {
             accepted: 0,
             invalidated: 0,
             trace_disturbed: false,
+            trace_life: 0,
             final_disturbed: false,
             ended_in: 0,
             told: Told::default(),
@@ -621,10 +627,12 @@ impl Inner {
             world.violation(request, format!("{len} bytes as {start}-{end}"));
         }
         let (limit, interval) = (world.options.trace_limit, world.options.interval.clone());
+        let life = self.life();
         let job = world.job(id);
         let size = job.stored.len();
+        let first_of_life = std::mem::replace(&mut job.trace_life, life) != life;
         if start != size {
-            let expected = std::mem::take(&mut job.trace_disturbed);
+            let expected = std::mem::take(&mut job.trace_disturbed) || first_of_life;
             if !expected {
                 world.violation(request, format!("starts at {start}, {size} bytes are stored"));
             }
@@ -720,11 +728,15 @@ impl World {
 fn running(world: &mut World, request: &Request, id: u64, body: Value) -> Response {
     let interval = world.options.interval.clone();
     let two_phase = world.options.two_phase;
+    let cancel = world.options.cancel_when_acknowledged;
     let job = world.job(id);
     let first = job.updates.is_empty();
     let has_checksum = body["output"].get("checksum").is_some() || body.get("checksum").is_some();
     if matches!(job.state, State::Waiting(_)) {
         job.state = State::Running;
+    }
+    if cancel && first {
+        job.state = State::Canceling;
     }
     let waiting = two_phase && first;
     let empty = job.stored.is_empty();
