@@ -33,3 +33,4 @@ pub mod http;
 pub mod process;
 pub mod retry;
 pub mod shutdown;
+pub mod space;

@@ -19,7 +19,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal,
+    set_dumpable_behavior, waitid,
+};
 
 /// What no process of a job inherits: the manager's secrets, and what its supervisor meant for it alone
 /// (invariant 9).
@@ -64,6 +67,11 @@ pub fn start_job(dir: &Path, lock: File, control: UnixListener, stderr: File) ->
     let pid = child.id();
     let fd = pidfd_open(known(pid), PidfdFlags::empty())?;
     Ok(Process { pid, start_time: table::stat(pid).map(|s| s.start_time).unwrap_or_default(), fd })
+}
+
+/// Scripts of the same user can read neither this process's memory nor its environment (kill point 29).
+pub fn undumpable() -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
 }
 
 /// One process, held by a pidfd: all that is done to it is done to no other.

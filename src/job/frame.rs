@@ -9,7 +9,7 @@ use super::log::store::Store;
 
 /// Half a line may be so long before it is stored as a line of its own.
 const LONGEST_HALF: usize = 8 * 1024;
-pub(super) const HEADER: usize = 32;
+const HEADER: usize = 32;
 const TIME: usize = 27;
 
 /// One stream of lines.
@@ -56,11 +56,11 @@ impl Frame {
             let end = memchr(b'\n', lines).map_or(lines.len(), |n| n + 1);
             let line;
             (line, lines) = lines.split_at(end);
-            store.put_line(&header, line);
+            store.put(&header, line);
         }
         if memchr(b'\r', rest).is_some() || self.half.len() + rest.len() > LONGEST_HALF {
             self.put_half(rest, now, store);
-            store.put(b"\n");
+            store.put(b"\n", b"");
             self.continues = true;
         } else if !rest.is_empty() {
             if self.half.is_empty() {
@@ -80,8 +80,8 @@ impl Frame {
 
     fn put_half(&mut self, more: &[u8], now: Stamp, store: &mut Store) {
         let since = if self.half.is_empty() { now } else { self.since };
-        store.put_line(&self.header(since), &self.half);
-        store.put(more);
+        store.put(&self.header(since), &self.half);
+        store.put(more, b"");
         self.half.clear();
     }
 

@@ -71,7 +71,7 @@ impl Log {
         let mut log = Log::at(file, length, format, &masks);
         if last != [b'\n'] && log.format.framing == Framing::Timestamps {
             // The kernel stored half of the last write; a header must begin a line.
-            log.store.put(b"\n");
+            log.store.put(b"\n", b"");
         }
         Ok(log)
     }
@@ -199,7 +199,7 @@ impl State {
         match &mut self.frame {
             _ if shown.is_empty() => {}
             Some(frame) => frame.write(shown, now, store),
-            None => store.put(shown),
+            None => store.put(shown, b""),
         }
     }
 }

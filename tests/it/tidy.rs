@@ -97,7 +97,7 @@ fn rank(module: &str) -> Option<Rank> {
         "forge" | "model" | "jobdir" => Rank::Seam,
         "job" | "executor" => Rank::JobProcess,
         "transfer" => Rank::Helper,
-        "process" | "http" | "retry" | "clock" | "shutdown" | "diag" => Rank::Ground,
+        "process" | "http" | "retry" | "clock" | "shutdown" | "space" | "diag" => Rank::Ground,
         _ => return None,
     })
 }

@@ -1,0 +1,147 @@
+//! Every thread that the supervisor starts, and joins again: workers, one for each adopted job, one
+//! deliverer for each server that cannot be reported to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::dispatch::deliver::{self, Deliverer, Delivery, Gone};
+use crate::dispatch::{Desk, Held};
+use crate::process::threads;
+use crate::worker::{self, Report, Work};
+
+#[derive(Debug)]
+pub(super) struct Crew {
+    desk: Arc<Desk>,
+    /// No capacity: work is taken by a worker that is ready, or by none.
+    pub(super) work: Sender<Work>,
+    ready: Receiver<Work>,
+    reports: Sender<Report>,
+    workers: BTreeMap<u32, JoinHandle<()>>,
+    adopted: BTreeMap<u32, JoinHandle<()>>,
+    next_adopted: u32,
+    deliverers: BTreeMap<String, Line>,
+    /// That of a hand-over.
+    pub(super) check: Option<JoinHandle<()>>,
+}
+
+/// A deliverer and how many jobs it has.
+#[derive(Debug)]
+struct Line {
+    deliverer: Deliverer,
+    jobs: usize,
+}
+
+impl Crew {
+    pub(super) fn new(desk: Arc<Desk>, reports: Sender<Report>) -> Crew {
+        let (work, ready) = bounded(0);
+        Crew {
+            desk,
+            work,
+            ready,
+            reports,
+            workers: BTreeMap::new(),
+            adopted: BTreeMap::new(),
+            next_adopted: 0,
+            deliverers: BTreeMap::new(),
+            check: None,
+        }
+    }
+
+    /// As many workers as there may be jobs at a time. Fewer come about as they become idle.
+    pub(super) fn grow(&mut self, concurrent: usize) -> io::Result<()> {
+        let mut number = 0;
+        while self.workers.len() < concurrent {
+            while self.workers.contains_key(&number) {
+                number += 1;
+            }
+            let (desk, ready, reports) = (Arc::clone(&self.desk), self.ready.clone(), self.reports.clone());
+            let work = move || worker::work(number, &desk, &ready, &reports);
+            self.workers.insert(number, threads::named(&format!("worker-{number}"), work)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn reports(&self) -> Sender<Report> {
+        self.reports.clone()
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    pub(super) fn worker_gone(&mut self, number: u32) {
+        if let Some(thread) = self.workers.remove(&number) {
+            let _ = thread.join();
+        }
+    }
+
+    /// An adopted job has a thread of its own, also above `concurrent`.
+    pub(super) fn adopt(&mut self, mut held: Held, key: String, times: u32) -> io::Result<()> {
+        let number = self.next_adopted;
+        self.next_adopted += 1;
+        held.label = format!("a{number}");
+        let (desk, reports) = (Arc::clone(&self.desk), self.reports.clone());
+        let work = move || worker::adopted(number, &desk, held, key, times, &reports);
+        self.adopted.insert(number, threads::named(&format!("adopt-{number}"), work)?);
+        Ok(())
+    }
+
+    pub(super) fn adopted_gone(&mut self, number: u32) {
+        if let Some(thread) = self.adopted.remove(&number) {
+            let _ = thread.join();
+        }
+    }
+
+    pub(super) fn deliver(&mut self, delivery: Delivery) -> io::Result<()> {
+        let server = delivery.server();
+        let line = match self.deliverers.entry(server.clone()) {
+            std::collections::btree_map::Entry::Occupied(line) => line.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                let reports = self.reports.clone();
+                let done = {
+                    let server = server.clone();
+                    move |gone| drop(reports.send(Report::Delivered(server.clone(), gone)))
+                };
+                place.insert(Line { deliverer: deliver::start(&self.desk, &server, done)?, jobs: 0 })
+            }
+        };
+        line.jobs += 1;
+        let sent = line.deliverer.jobs.send(delivery);
+        if sent.is_err() {
+            // It panicked: its jobs are in their directories for the next start.
+            self.deliverers.remove(&server);
+            return Err(io::Error::other("the deliverer of its server has failed"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn delivered(&mut self, server: &str, gone: Gone) {
+        log::debug!("a delivery to {server} has ended: {gone:?}");
+        let Some(line) = self.deliverers.get_mut(server) else { return };
+        line.jobs -= 1;
+        if line.jobs == 0
+            && let Some(line) = self.deliverers.remove(server)
+        {
+            drop(line.deliverer.jobs);
+            let _ = line.deliverer.thread.join();
+        }
+    }
+
+    pub(super) fn deliveries(&self) -> usize {
+        self.deliverers.values().map(|l| l.jobs).sum()
+    }
+
+    /// The end of all idle workers. Not called while one is in a poll that cannot be cut: the process
+    /// ends with that one.
+    pub(super) fn dismiss(self) {
+        drop(self.work);
+        drop(self.ready);
+        for (_, thread) in self.workers.into_iter().chain(self.adopted) {
+            let _ = thread.join();
+        }
+    }
+}
