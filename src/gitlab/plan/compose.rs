@@ -108,9 +108,9 @@ impl Body {
         });
         out.extend_from_slice(b"set -o errexit\nset +o noclobber\neval ");
         how.quoting.push(&mut out, &self.text);
-        // The last command's status is the stage's, also after `set +e`. A .bash_logout that fails must
-        // not replace it.
-        out.extend_from_slice(b" < /dev/null\nset -- $?\nset +o errexit\nexit \"$1\"\n");
+        // The last command's status is the stage's, also after `set +e`, and a .bash_logout that fails must
+        // not replace it. All on one line: nothing of ours is left on stdin for a trap to read.
+        out.extend_from_slice(b" < /dev/null; set -- $?; set +o errexit; exit \"$1\"\n");
         out
     }
 
