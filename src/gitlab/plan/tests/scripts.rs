@@ -33,7 +33,7 @@ fn variables_reach_the_job_in_every_shell() {
     let dir = tempfile::tempdir().unwrap();
     let odd: String = (1..=127_u8).map(char::from).chain("ü\u{ff}'\"$`\\".chars()).collect();
     let variables = json!([
-        {"key": "A", "value": "$B"}, {"key": "B", "value": "$C"}, {"key": "C", "value": "x"},
+        {"key": "C", "value": "overridden"}, {"key": "A", "value": "$B"}, {"key": "B", "value": "$C"}, {"key": "C", "value": "x"},
         {"key": "D", "value": "$$C"}, {"key": "E", "value": "$C", "raw": true},
         {"key": "F", "value": "line1\n$B\n\n", "file": true}, {"key": "G", "value": "$F"},
         {"key": "ODD", "value": odd, "raw": true}, {"key": "ODDFILE", "value": odd, "raw": true, "file": true},
@@ -202,11 +202,13 @@ fn a_shell_that_is_told_to_end_says_1() {
 fn commands_and_traps_find_the_end_of_stdin() {
     let dir = tempfile::tempdir().unwrap();
     for shell in [Shell::Bash, Shell::Dash] {
-        for line in ["cat; echo [$(cat)]", "trap 'echo [$(cat)]' EXIT", "trap 'echo [$(cat)]' EXIT; exit 0"] {
+        for line in
+            ["cat; cat /dev/stdin; echo [$(cat)]", "trap 'echo [$(cat)]' EXIT", "trap 'echo [$(cat)]' EXIT; exit 0"]
+        {
             let mut job = job(dir.path(), json!({"steps": [script(&[line])]}));
             job.settings.shell = shell;
             let ran = run(&job);
-            assert!(ran.log.contains("\n[]\n"), "{shell:?} {line}: {}", ran.log);
+            assert!(ran.log.contains("\n[]\n") && !ran.log.contains("errexit"), "{shell:?} {line}: {}", ran.log);
             assert_eq!(ran.outcome.verdict, Verdict::Success);
         }
     }
