@@ -67,6 +67,8 @@ macro_rules! timing {
 timing! {
     /// A finished job that cannot be reported for so long goes to a deliverer (design §4.6).
     deliver_after = 60_000;
+    /// Reports before the final state hold it back for so long at most (design §4.6).
+    hold_back = 120_000;
     /// After that a job's report is given up.
     give_up_after = 24 * 3_600_000;
     /// How long a GitLab job may run with no manager (design §2, `orphan_until`).

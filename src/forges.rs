@@ -8,9 +8,11 @@ use std::time::Duration;
 use crate::clock::Timing;
 use crate::config::Entry;
 use crate::forge::{Coordinator, Lease, Script};
+use crate::gitlab;
 use crate::http::Web;
 use crate::jobdir::JobDir;
 use crate::model::{ForgeKind, Job};
+use crate::spool;
 
 /// What every forge stands on. Cloning it shares the connections.
 #[derive(Clone, Debug)]
@@ -31,17 +33,18 @@ impl Ground {
 /// The coordinator of an entry; makes no request.
 pub fn open(entry: &Arc<Entry>, ground: &Ground) -> io::Result<Arc<dyn Coordinator>> {
     match entry.forge {
-        ForgeKind::Gitlab => Err(io::Error::other("no GitLab is built yet")),
-        ForgeKind::Spool => crate::spool::open(entry, ground),
+        ForgeKind::Gitlab => Ok(Arc::new(gitlab::coordinator::Gitlab::new(entry, ground))),
+        ForgeKind::Spool => spool::open(entry, ground),
     }
 }
 
 /// The lease of a job directory of an earlier run, from `lease.json` alone: its entry may be gone.
 /// Makes no request.
 pub fn adopt(dir: &JobDir, ground: &Ground) -> io::Result<Box<dyn Lease>> {
-    match dir.lease()?.forge {
-        ForgeKind::Gitlab => Err(io::Error::other("no GitLab is built yet")),
-        ForgeKind::Spool => crate::spool::adopt(dir, ground),
+    let record = dir.lease()?;
+    match record.forge {
+        ForgeKind::Gitlab => gitlab::lease::adopt(dir, record, ground),
+        ForgeKind::Spool => spool::adopt(dir, ground),
     }
 }
 
@@ -49,6 +52,6 @@ pub fn adopt(dir: &JobDir, ground: &Ground) -> io::Result<Box<dyn Lease>> {
 pub fn plan(job: &Job) -> Result<Script, String> {
     match job.forge {
         // A spool's job is a GitLab job with everything optional but the script.
-        ForgeKind::Gitlab | ForgeKind::Spool => crate::gitlab::plan::script(job),
+        ForgeKind::Gitlab | ForgeKind::Spool => gitlab::plan::script(job),
     }
 }

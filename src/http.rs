@@ -188,11 +188,21 @@ impl Line {
 
     /// End the poll if that is safe. A line that was cut carries no more.
     pub fn cut(&self) -> bool {
-        let cut = self.watch.cut();
-        if cut {
-            self.agent.clone().shutdown();
-        }
-        cut
+        self.watch.cut() && self.shut()
+    }
+
+    /// The same, but only for a poll that waits at the server.
+    pub fn cut_if_parked(&self) -> bool {
+        self.watch.cut_if_parked() && self.shut()
+    }
+
+    fn shut(&self) -> bool {
+        self.agent.clone().shutdown();
+        true
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.watch.is_cut()
     }
 
     /// Cut it as soon as that is safe, by itself, and carry no more.
@@ -379,5 +389,7 @@ impl fmt::Debug for Answer {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod scripted;
 #[cfg(test)]
 mod tests;

@@ -244,9 +244,8 @@ pub struct Head {
     /// In seconds, the default filled in.
     pub timeout: u64,
     pub failure_reasons: Vec<String>,
-    /// The job's log may show secrets: GitLab limits who may read it.
-    pub debug_trace: bool,
-    pub repo_url: String,
+    /// The job's log may show secrets: GitLab limits who may read it. `None`: the job does not say.
+    pub debug_trace: Option<bool>,
 }
 
 impl Head {
@@ -260,15 +259,17 @@ impl Head {
             return Err("it has no id or no token".to_owned());
         }
         let timeout = part::<RunnerInfo>(&parts, "runner_info").timeout;
-        let variables = part::<Vec<Value>>(&parts, "variables");
+        let variables: Vec<Variable> = part::<Vec<Value>>(&parts, "variables")
+            .into_iter()
+            .filter_map(|v| serde_json::from_value(v).ok())
+            .collect();
         Ok(Head {
             id,
             token,
             job_info: part(&parts, "job_info"),
             timeout: u64::try_from(timeout).ok().filter(|&t| t > 0).unwrap_or(DEFAULT_TIMEOUT),
             failure_reasons: part::<Features>(&parts, "features").failure_reasons,
-            debug_trace: ["CI_DEBUG_TRACE", "CI_DEBUG_SERVICES"].iter().any(|key| is_on(&variables, key)),
-            repo_url: part::<GitInfo>(&parts, "git_info").repo_url,
+            debug_trace: debug_trace(&variables),
         })
     }
 }
@@ -278,10 +279,13 @@ fn part<T: Default + for<'de> Deserialize<'de>>(parts: &BTreeMap<String, &RawVal
     parts.get(key).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
 }
 
-/// Whether a variable says yes. Of equal keys the last one counts.
-fn is_on(variables: &[Value], key: &str) -> bool {
-    let last = variables.iter().rfind(|v| v["key"] == *key);
-    last.and_then(|v| v["value"].as_str()).is_some_and(|v| matches!(v, "1" | "t" | "T" | "true" | "TRUE" | "True"))
+/// Whether these variables ask for a debug trace; `None` when they do not say. Of equal keys the last
+/// one counts.
+pub fn debug_trace(variables: &[Variable]) -> Option<bool> {
+    let last = |key: &str| variables.iter().rfind(|v| v.key == key).map(|v| v.value.as_str());
+    let is_on = |value: &str| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
+    let said = ["CI_DEBUG_TRACE", "CI_DEBUG_SERVICES"].map(last);
+    said.iter().flatten().copied().map(is_on).reduce(|a, b| a || b)
 }
 
 fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(d: D) -> Result<T, D::Error> {
@@ -333,7 +337,7 @@ mod tests {
             Head::read(&raw(r#"{"id":9,"token":"t","steps":"rubbish","job_info":[],"runner_info":{"timeout":-1},
                 "variables":[{"key":"CI_DEBUG_TRACE","value":"false"},{"key":"CI_DEBUG_TRACE","value":"true"},5]}"#))
             .unwrap();
-        assert_eq!((head.id, head.timeout, head.debug_trace), (9, 7200, true));
+        assert_eq!((head.id, head.timeout, head.debug_trace), (9, 7200, Some(true)));
         assert!(head.job_info.name.is_empty());
         for text in ["[]", "3", r#"{"id":1}"#, r#"{"token":"t"}"#, r#"{"id":"x","token":"t"}"#] {
             assert!(Head::read(&raw(text)).is_err(), "{text}");

@@ -101,7 +101,16 @@ impl Watch {
 
     pub(super) fn cut(&self) -> bool {
         let mut seen = self.seen.lock();
-        let safe = seen.phase == Phase::Connecting || self.parked_for(&seen).is_some();
+        self.cut_when(&mut seen, |phase| phase == Phase::Connecting)
+    }
+
+    pub(super) fn cut_if_parked(&self) -> bool {
+        let mut seen = self.seen.lock();
+        self.cut_when(&mut seen, |_| false)
+    }
+
+    fn cut_when(&self, seen: &mut Seen, also: impl Fn(Phase) -> bool) -> bool {
+        let safe = also(seen.phase) || self.parked_for(seen).is_some();
         if safe {
             seen.phase = Phase::Cut;
         }

@@ -1,75 +1,10 @@
-//! A tiny server of bytes, and what the client makes of it.
+//! What the client makes of a server of bytes.
 
-use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpListener;
 
+use super::scripted::{Say, answer, ok, read, server};
 use super::*;
-
-/// One answer of the server: its bytes, or none at all.
-enum Say {
-    Bytes(Vec<u8>),
-    Nothing,
-}
-
-struct Server {
-    at: SocketAddr,
-    heard: Arc<Mutex<Vec<String>>>,
-    connections: Arc<Mutex<usize>>,
-}
-
-/// Answers one request after the other with what `says` holds, one connection at a time.
-fn server(says: impl IntoIterator<Item = Say>) -> Server {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let made = Server { at: listener.local_addr().unwrap(), heard: Arc::default(), connections: Arc::default() };
-    let (heard, connections) = (made.heard.clone(), made.connections.clone());
-    let mut says: VecDeque<Say> = says.into_iter().collect();
-    std::thread::Builder::new()
-        .spawn(move || {
-            while !says.is_empty() {
-                let (stream, _) = listener.accept().unwrap();
-                *connections.lock() += 1;
-                while let Some(request) = read(&stream) {
-                    heard.lock().push(request);
-                    match says.pop_front() {
-                        Some(Say::Bytes(bytes)) => (&stream).write_all(&bytes).unwrap_or(()),
-                        Some(Say::Nothing) => {}
-                        None => return,
-                    }
-                }
-            }
-        })
-        .unwrap();
-    made
-}
-
-fn read(stream: &TcpStream) -> Option<String> {
-    let mut reader = BufReader::new(stream);
-    let mut text = String::new();
-    while !text.ends_with("\r\n\r\n") {
-        if reader.read_line(&mut text).ok()? == 0 {
-            return None;
-        }
-    }
-    let length = text.lines().find_map(|l| l.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-    let mut body = vec![0; length.unwrap_or(0)];
-    reader.read_exact(&mut body).ok()?;
-    Some(text + &String::from_utf8_lossy(&body))
-}
-
-fn ok(body: &str) -> Say {
-    answer("200 OK", "", body)
-}
-
-fn answer(status: &str, headers: &str, body: &str) -> Say {
-    Say::Bytes(format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes())
-}
-
-impl Server {
-    fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.at)
-    }
-}
 
 fn timing() -> Timing {
     Timing { parked_after: Duration::from_millis(150), ..Timing::default() }

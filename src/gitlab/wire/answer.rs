@@ -1,5 +1,7 @@
 //! What the server's answers mean: status and `Job-Status`, as closed enums (protocol §1.6.2, 1.6.3, 1.7).
 
+use crate::http::{Answer, Method, for_people};
+
 /// What an answer to `PUT jobs/:id` says, the first that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
@@ -69,6 +71,16 @@ pub fn is_canceling(job_status: Option<&str>) -> bool {
 /// The size of the server's log by its `Range`: `0-<size>`, whose end is a length, no index.
 fn stored(range: Option<&str>) -> u64 {
     range.and_then(|r| r.rsplit_once('-')).and_then(|(_, end)| end.trim().parse().ok()).unwrap_or(0)
+}
+
+/// An answer in one line for people: `PUT https://host/path: 403 (403 Forbidden - why)`.
+pub fn in_words(method: Method, url: &str, answer: &Answer) -> String {
+    let line = format!("{method} {}: {}", for_people(url), answer.status);
+    let known = answer.header("Job-Status").map(|s| format!(", the job is {s}")).unwrap_or_default();
+    match message(&answer.body).filter(|m| *m != answer.status.to_string()) {
+        Some(text) => format!("{line} ({text}){known}"),
+        None => format!("{line}{known}"),
+    }
 }
 
 /// The text in an error's body (protocol §0.5); `None` where it has another shape.
