@@ -8,6 +8,7 @@ pub mod mask;
 
 mod channel;
 mod collect;
+mod crash;
 mod crew;
 mod deadline;
 mod ladder;
@@ -60,9 +61,12 @@ pub fn main(path: &Path) -> u8 {
     };
     // Without its room the outcome is tried all the same.
     let _ = dir.reserve_outcome();
-    let outcome = match place::prepare(&dir, handed) {
-        Ok((place, script)) => run(place, script),
-        Err((why, text)) => place::stillborn(&dir, why, text),
+    let outcome = match dir.crash() {
+        Ok(note) => crash::report(&dir, note),
+        Err(_) => match place::prepare(&dir, handed) {
+            Ok((place, script)) => run(place, script),
+            Err((why, text)) => place::stillborn(&dir, why, text),
+        },
     };
     if let Err(e) = dir.write_outcome(&outcome) {
         return start::last_words(&e.to_string());

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootTime, boot_id};
 use crate::diag;
-use crate::model::{ForgeKind, Job, JobName, Outcome, VERSION};
+use crate::model::{ForgeKind, Job, JobName, Outcome, VERSION, Why};
 
 /// Room that `outcome.json` has from the start, in bytes (kill point 9).
 pub const OUTCOME_ROOM: usize = 4096;
@@ -66,6 +66,16 @@ pub struct Started {
     pub start_time: u64,
     /// `NAME=VALUE` in the environment of every stage (design §5.7).
     pub tag: String,
+}
+
+/// `crash.json`: written by the manager when a job process is gone without an outcome. The next process of
+/// the directory runs nothing: it says this in the log, masked and framed, and in the outcome.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CrashNote {
+    pub version: u32,
+    pub why: Why,
+    pub message: String,
+    pub survivors: Vec<String>,
 }
 
 /// The flock on `lock`. Dropping it releases the lock; a job process inherits it instead.
@@ -222,6 +232,14 @@ impl JobDir {
 
     pub fn write_started(&self, started: &Started) -> io::Result<()> {
         self.replace("started", &to_json(started)?)
+    }
+
+    pub fn crash(&self) -> io::Result<CrashNote> {
+        self.read_json("crash.json")
+    }
+
+    pub fn write_crash(&self, crash: &CrashNote) -> io::Result<()> {
+        self.replace("crash.json", &to_json(crash)?)
     }
 
     /// `None` when there is none. One that cannot be parsed counts as none: only a rename publishes
@@ -415,7 +433,6 @@ fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Why;
 
     fn dir() -> (tempfile::TempDir, JobDir) {
         let tmp = tempfile::tempdir().unwrap();

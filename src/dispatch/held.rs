@@ -38,6 +38,8 @@ pub struct Held {
     pub(super) told: Option<Why>,
     /// Why this manager killed its process.
     pub(super) killed: Option<String>,
+    /// Its crash was to be said in its log; once.
+    pub(super) reported: bool,
     /// The server wants no more of it.
     pub(super) settled: bool,
 }
@@ -55,6 +57,7 @@ impl Held {
             label: label.to_owned(),
             told: None,
             killed: None,
+            reported: false,
             settled: false,
         }
     }

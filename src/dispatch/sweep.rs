@@ -1,19 +1,40 @@
-//! After a job process that left no outcome: ends what is left of its tree, then says in an outcome what
-//! happened. Invariant 5 hangs on its order: nothing of the job lives when it is reported.
+//! After a job process that left no outcome: ends what is left of its tree, then has it said in the job's
+//! log and in an outcome. Invariant 5 hangs on its order: nothing of the job lives when it is reported.
 
 use log::Level;
 
-use crate::jobdir::{Crash, Lock};
-use crate::model::{Outcome, Why};
+use crate::jobdir::{Crash, CrashNote, Lock};
+use crate::model::{Outcome, VERSION, Why};
 use crate::process::sweep;
 
 use super::held::say;
-use super::{Desk, Held, Step};
+use super::{Desk, Held, Step, spawn};
 
-pub(super) fn crashed(desk: &Desk, held: &Held, crash: Crash, lock: Lock) -> Step {
-    let outcome = Outcome { survivors: survivors(desk, held, crash), ..verdict(held, crash) };
-    drop(lock);
-    Step::Outcome(outcome)
+/// The log is written by who holds the lock, through the job's masks: a process of the directory that
+/// finds `crash.json` does that and no more. If it fails, the outcome stands without words in the log.
+pub(super) fn crashed(desk: &Desk, held: &mut Held, crash: Crash, lock: Lock) -> Step {
+    let (why, message) = verdict(held, crash);
+    say!(Level::Debug, held.who, "{message}");
+    let survivors = survivors(desk, held, crash);
+    let outcome = Outcome { survivors: survivors.clone(), ..Outcome::failed(why, message.clone()) };
+    if std::mem::replace(&mut held.reported, true) {
+        return Step::Outcome(outcome);
+    }
+    let note = CrashNote { version: VERSION, why, message, survivors };
+    let reported = held.dir.write_crash(&note).and_then(|()| spawn::start(&held.dir, lock));
+    match reported {
+        Ok(process) => {
+            if !process.wait(desk.timing.channel_timeout) {
+                let _ = process.kill();
+                process.wait(desk.timing.kill_wait);
+            }
+            Step::Look
+        }
+        Err(e) => {
+            say!(Level::Warn, held.who, "the log does not say how the job ended: {e}");
+            Step::Outcome(outcome)
+        }
+    }
 }
 
 /// What carries the job's tag, ended; what could not be.
@@ -32,7 +53,7 @@ fn survivors(desk: &Desk, held: &Held, crash: Crash) -> Vec<String> {
 }
 
 /// One that had been told to end is what it was told.
-fn verdict(held: &Held, crash: Crash) -> Outcome {
+fn verdict(held: &Held, crash: Crash) -> (Why, String) {
     let (why, text) = match crash {
         Crash::Died => (Why::Crashed, "the job process was killed or crashed"),
         Crash::HostRestarted => (Why::HostRestarted, "the host restarted while the job ran"),
@@ -41,5 +62,5 @@ fn verdict(held: &Held, crash: Crash) -> Outcome {
         Some(reason) => format!("the job process was killed by the runner: {reason}"),
         None => text.to_owned(),
     };
-    Outcome::failed(held.told.unwrap_or(why), text)
+    (held.told.unwrap_or(why), text)
 }
