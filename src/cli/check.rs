@@ -84,9 +84,7 @@ fn describe_entry(text: &mut String, entry: &Entry) {
     row("url", &quoted(&entry.url));
     row("id", &entry.id);
     row("token", &quoted(&format!("{}…", entry.short_token())));
-    if !entry.system_id.is_empty() {
-        row("system_id", &quoted(&entry.system_id));
-    }
+    row("system_id", &quoted(&entry.system_id));
     row("executor", &quoted(&entry.executor));
     row("shell", &quoted(entry.shell.as_str()));
     row("builds_dir", &quoted(&entry.builds_dir.to_string_lossy()));

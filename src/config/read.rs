@@ -29,13 +29,16 @@ pub(super) fn load(path: &Path, around: &Surroundings<'_>) -> Result<Config, Con
     let text = fs::read_to_string(path).map_err(|e| ConfigError { lines: vec![unreadable(path, &e)] })?;
     let mut config = parse(path, &text, around)?;
     // Only GitLab asks for it, so a spool leaves nothing beside its configuration.
-    if config.entries.iter().any(|e| e.forge == ForgeKind::Gitlab) {
+    let id = if config.entries.iter().any(|e| e.forge == ForgeKind::Gitlab) {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (id, warning) = system_id::of_host(dir, &config.state_dir)
             .map_err(|e| ConfigError { lines: vec![format!("{}: system id: {e}", path.display())] })?;
-        config.entries.iter_mut().for_each(|entry| entry.system_id.clone_from(&id));
         config.warnings.extend(warning);
-    }
+        id
+    } else {
+        system_id::unkept()
+    };
+    config.entries.iter_mut().for_each(|entry| entry.system_id.clone_from(&id));
     let open = fs::metadata(path).map_or(0, |m| m.permissions().mode()) & 0o077 != 0;
     if open && config.entries.iter().any(super::Entry::holds_a_token) {
         config

@@ -11,7 +11,14 @@ use ring::hmac;
 use crate::jobdir;
 
 const FILE: &str = ".runner_system_id";
+const MACHINE_IDS: [&str; 2] = ["/var/lib/dbus/machine-id", "/etc/machine-id"];
 const ALPHABET: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// The id of a manager whose coordinators do not ask for it: the same at each start where the host has an
+/// id, and nothing is written.
+pub(super) fn unkept() -> String {
+    make(&MACHINE_IDS).unwrap_or_default()
+}
 
 /// The id, and a warning when it could not be kept where it belongs.
 pub(super) fn of_host(config_dir: &Path, state_dir: &Path) -> io::Result<(String, Option<String>)> {
@@ -24,7 +31,7 @@ pub(super) fn of_host(config_dir: &Path, state_dir: &Path) -> io::Result<(String
             Err(_) => {}
         }
     }
-    let id = make(&["/var/lib/dbus/machine-id", "/etc/machine-id"])?;
+    let id = make(&MACHINE_IDS)?;
     log::info!(system_id = id.as_str(); "Created missing unique system ID");
     let Err(first) = jobdir::replace(&config_dir.join(FILE), id.as_bytes()) else { return Ok((id, None)) };
     let kept = DirBuilder::new()

@@ -66,6 +66,7 @@ impl Show {
             return offset;
         }
         let sent = dir.sent().try_into().map_or(0, u64::from_le_bytes);
+        self.offset = Some(sent);
         if sent == 0 && self.how != ShowLogs::Bare {
             print(format!("── {}\n", self.name).as_bytes());
         }
