@@ -43,7 +43,8 @@ impl GitlabPlan {
         let e = &self.entry;
         let mut lines = vec![say::plain(&format!("Running with runner {}", variables::version()))];
         if !e.short_token.is_empty() {
-            lines.push(say::plain(&format!("  on {} {}, system ID: {}", e.name, e.short_token, e.system_id)));
+            let id = if e.system_id.is_empty() { String::new() } else { format!(", system ID: {}", e.system_id) };
+            lines.push(say::plain(&format!("  on {} {}{id}", e.name, e.short_token)));
         }
         let changed = self.flags.changed();
         if !changed.is_empty() {
