@@ -3,7 +3,7 @@
 //! `lstat` only. What a stage prints or runs is made when its turn comes.
 //!
 //! A stage with nothing to do has no section; a stage that only prints costs no process. New stages
-//! (caches, artifacts, hooks) are places of their own in [`Place`].
+//! (caches, artifacts, hooks) are places of their own in `Place`.
 
 mod compose;
 mod demands;

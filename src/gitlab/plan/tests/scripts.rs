@@ -213,3 +213,38 @@ fn commands_and_traps_find_the_end_of_stdin() {
         }
     }
 }
+
+#[test]
+fn a_line_in_gitlab_env_that_is_no_variable_ends_the_next_stage() {
+    let dir = tempfile::tempdir().unwrap();
+    for shell in [Shell::Bash, Shell::Dash] {
+        let steps = json!([script(&["echo '# note' >> $GITLAB_ENV"]), after(&["echo never"])]);
+        let mut job = job(dir.path(), json!({"steps": steps}));
+        job.settings.shell = shell;
+        let ran = run(&job);
+        let said = "WARNING: after_script failed, but job will continue unaffected: exit status";
+        assert!(ran.log.contains(said) && !ran.log.contains("Running after script..."), "{shell:?}: {}", ran.log);
+        assert_eq!(ran.outcome.verdict, Verdict::Success);
+    }
+}
+
+#[test]
+fn flags_change_what_is_checked_quoted_and_cleaned() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = json!([
+        {"key": "FF_ENABLE_BASH_EXIT_CODE_CHECK", "value": "1"}, {"key": "FF_POSIXLY_CORRECT_ESCAPES", "value": "1"},
+        {"key": "FF_ENABLE_JOB_CLEANUP", "value": "1"}, {"key": "FF_NETWORK_PER_BUILD", "value": "1"},
+        {"key": "GIT_STRATEGY", "value": "empty"},
+    ]);
+    let lines = ["set +e; echo \"it's $CI_BUILD_NETWORK_NAME\"; touch f", "(exit 6)", "echo never"];
+    let ran = run(&job(dir.path(), json!({"variables": flags, "steps": [script(&lines)]})));
+    assert!(ran.log.contains("\nit's runner-golden-to-3-0-7\n"), "{}", ran.log);
+    assert!(ran.log.ends_with("ERROR: Job failed: exit status 6\n"), "{}", ran.log);
+    assert!(!dir.path().join("builds/golden-to/0/group/demo-empty").exists());
+
+    let flags = json!([{"key": "FF_ENABLE_JOB_CLEANUP", "value": "1"}]);
+    let ran = run(&job(dir.path(), json!({"variables": flags, "steps": [script(&["touch f"])]})));
+    let said = "file based variables\nSkipping build directory cleanup step\n<end cleanup_file_variables>\n";
+    assert!(ran.log.contains(said), "{}", ran.log);
+    assert!(dir.path().join("builds/golden-to/0/group/demo/f").exists());
+}
