@@ -9,7 +9,7 @@ use super::log::store::Store;
 
 /// Half a line may be so long before it is stored as a line of its own.
 const LONGEST_HALF: usize = 8 * 1024;
-const HEADER: usize = 32;
+pub(super) const HEADER: usize = 32;
 const TIME: usize = 27;
 
 /// One stream of lines.
@@ -56,11 +56,11 @@ impl Frame {
             let end = memchr(b'\n', lines).map_or(lines.len(), |n| n + 1);
             let line;
             (line, lines) = lines.split_at(end);
-            store.put(&header, line);
+            store.put_line(&header, line);
         }
         if memchr(b'\r', rest).is_some() || self.half.len() + rest.len() > LONGEST_HALF {
             self.put_half(rest, now, store);
-            store.put(b"\n", b"");
+            store.put(b"\n");
             self.continues = true;
         } else if !rest.is_empty() {
             if self.half.is_empty() {
@@ -80,8 +80,8 @@ impl Frame {
 
     fn put_half(&mut self, more: &[u8], now: Stamp, store: &mut Store) {
         let since = if self.half.is_empty() { now } else { self.since };
-        store.put(&self.header(since), &self.half);
-        store.put(more, b"");
+        store.put_line(&self.header(since), &self.half);
+        store.put(more);
         self.half.clear();
     }
 
@@ -136,4 +136,27 @@ fn date(day: u64) -> (u64, u64, u64) {
     let day = day - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_time_is_told_in_utc_to_the_microsecond() {
+        let check = |micros: u64, want: &str| {
+            let mut clock = Clock::new();
+            clock.stamp(UNIX_EPOCH + Duration::from_secs(86_400 * 12_345));
+            let stamp = clock.stamp(UNIX_EPOCH + Duration::from_micros(micros));
+            assert_eq!(std::str::from_utf8(&stamp.0).unwrap(), want);
+        };
+        check(0, "1970-01-01T00:00:00.000000Z");
+        check(951_868_799_999_999, "2000-02-29T23:59:59.999999Z");
+        check(951_868_800_000_000, "2000-03-01T00:00:00.000000Z");
+        check(1_735_689_599_000_010, "2024-12-31T23:59:59.000010Z");
+        check(1_796_047_176_742_968, "2026-11-30T13:59:36.742968Z");
+        check(4_107_542_400_000_000, "2100-03-01T00:00:00.000000Z");
+    }
 }

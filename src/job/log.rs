@@ -71,7 +71,7 @@ impl Log {
         let mut log = Log::at(file, length, format, &masks);
         if last != [b'\n'] && log.format.framing == Framing::Timestamps {
             // The kernel stored half of the last write; a header must begin a line.
-            log.store.put(b"\n", b"");
+            log.store.put(b"\n");
         }
         Ok(log)
     }
@@ -199,41 +199,10 @@ impl State {
         match &mut self.frame {
             _ if shown.is_empty() => {}
             Some(frame) => frame.write(shown, now, store),
-            None => store.put(shown, b""),
+            None => store.put(shown),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::time::Duration;
-
-    use super::*;
-
-    const T: SystemTime = SystemTime::UNIX_EPOCH;
-
-    /// What is stored of these writes, with the times cut off.
-    fn stored(format: &Format, masks: &[&str], writes: &[(Source, &str)]) -> String {
-        let tmp = tempfile::NamedTempFile::new().unwrap();
-        let masks = masks.iter().map(|m| Secret::new(*m)).collect();
-        let mut log = Log::new(tmp.reopen().unwrap(), format.clone(), masks);
-        let mut at = T + Duration::from_micros(1_796_047_176_742_968);
-        for (from, bytes) in writes {
-            log.write(*from, bytes.as_bytes(), at);
-            at += Duration::from_micros(1);
-        }
-        log.finish();
-        let text = fs::read_to_string(tmp.path()).unwrap();
-        assert_eq!(text.len() as u64, log.position());
-        text
-    }
-
-    #[test]
-    fn a_secret_cut_by_writes_is_masked_and_framed() {
-        let format = Format { framing: Framing::Timestamps, ..Format::default() };
-        let out = Source::Stage(StageId(1), Stream::Out);
-        let text = stored(&format, &["hunter2-secret"], &[(out, "a hunter2-"), (out, "secret b\ntail")]);
-        assert_eq!(text, "2026-11-30T13:59:36.742968Z 01O a [MASKED] b\n2026-11-30T13:59:36.742969Z 01O tail\n");
-    }
-}
+mod tests;

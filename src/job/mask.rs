@@ -10,6 +10,7 @@ use std::fmt;
 use crate::forge::Format;
 use crate::model::Secret;
 
+mod finder;
 mod phrases;
 mod tokens;
 mod urls;
@@ -102,3 +103,6 @@ impl fmt::Debug for Room {
         f.debug_struct("Room").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

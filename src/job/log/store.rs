@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::io::{self, Write};
 
+use crate::job::frame::HEADER;
+
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 64 * 1024;
 
@@ -26,18 +28,41 @@ impl Store {
         Store { file, batch: Vec::new(), position, limit, left, refused: None }
     }
 
-    pub(in crate::job) fn put(&mut self, head: &[u8], tail: &[u8]) {
-        let length = (head.len() + tail.len()) as u64;
-        if length >= self.left {
-            self.put_last(head, tail);
+    /// A line with its header.
+    #[inline]
+    pub(in crate::job) fn put_line(&mut self, header: &[u8; HEADER], line: &[u8]) {
+        if !self.takes(HEADER + line.len()) {
+            self.put_last(&[header, line].concat());
             return;
         }
-        self.left -= length;
-        self.batch.extend_from_slice(head);
-        self.batch.extend_from_slice(tail);
+        self.batch.extend_from_slice(header);
+        self.batch.extend_from_slice(line);
         if self.batch.len() >= BATCH {
             self.flush();
         }
+    }
+
+    pub(in crate::job) fn put(&mut self, bytes: &[u8]) {
+        if !self.takes(bytes.len()) {
+            self.put_last(bytes);
+        } else if bytes.len() >= BATCH {
+            self.flush();
+            self.hand_over(bytes);
+        } else {
+            self.batch.extend_from_slice(bytes);
+            if self.batch.len() >= BATCH {
+                self.flush();
+            }
+        }
+    }
+
+    /// Whether so many bytes fit, and something may come after them.
+    fn takes(&mut self, length: usize) -> bool {
+        let fit = (length as u64) < self.left;
+        if fit {
+            self.left -= length as u64;
+        }
+        fit
     }
 
     /// Nothing is stored any more.
@@ -62,33 +87,37 @@ impl Store {
     }
 
     pub(super) fn flush(&mut self) {
-        let mut rest = self.batch.as_slice();
-        while !rest.is_empty() {
-            match self.file.write(rest) {
-                Ok(0) => break,
+        let batch = std::mem::take(&mut self.batch);
+        self.hand_over(&batch);
+        self.batch = batch;
+        self.batch.clear();
+    }
+
+    /// To the file, with the batch empty. The first refusal is the last try.
+    fn hand_over(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.file.write(bytes) {
                 Ok(n) => {
                     self.position += n as u64;
-                    rest = &rest[n..];
+                    bytes = &bytes[n..];
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => {
                     self.left = 0;
-                    self.refused = Some((e, rest.len() as u64));
-                    break;
+                    self.refused.get_or_insert((e, 0)).1 += bytes.len() as u64;
+                    return;
                 }
             }
         }
-        self.batch.clear();
     }
 
     /// The bytes that reach the limit: as many as fit, whole characters only, then the notice.
     #[cold]
-    fn put_last(&mut self, head: &[u8], tail: &[u8]) {
+    fn put_last(&mut self, bytes: &[u8]) {
         let (Some(limit), true) = (self.limit, self.left > 0) else {
-            self.refuse(head.len() + tail.len());
+            self.refuse(bytes.len());
             return;
         };
-        let bytes = [head, tail].concat();
         let mut end = self.left as usize;
         let continues = |b: Option<&u8>| b.is_some_and(|b| b & 0xc0 == 0x80);
         while end > 0 && self.left as usize - end < 4 && continues(bytes.get(end)) {

@@ -12,23 +12,23 @@
 
 use std::cell::OnceCell;
 
-use aho_corasick::{AhoCorasick, MatchKind};
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 
 use super::MASKED;
+use super::finder::Finder;
 
 /// Bytes of a value that the finder looks for.
 const BEGINNING: usize = 16;
-/// The most that the searches are given at once.
-const BLOCK: usize = 256;
+/// What the searches are given at once: at first, and at most.
+const BLOCK: (usize, usize) = (32, 256);
 
 pub(super) struct Phrases {
     /// Longest first, so their order is that of the searches.
     list: Vec<Phrase>,
-    /// The beginnings, sorted.
-    beginnings: Vec<Vec<u8>>,
-    finder: Option<AhoCorasick>,
-    first: Box<[bool; 256]>,
+    /// The first byte of each.
+    firsts: Vec<u8>,
+    /// Of beginnings.
+    finder: Option<Finder>,
 }
 
 struct Phrase {
@@ -58,8 +58,7 @@ struct Work {
 
 impl Phrases {
     pub(super) fn new<'a>(values: impl Iterator<Item = &'a str>) -> Phrases {
-        let mut phrases =
-            Phrases { list: Vec::new(), beginnings: Vec::new(), finder: None, first: Box::new([false; 256]) };
+        let mut phrases = Phrases { list: Vec::new(), firsts: Vec::new(), finder: None };
         for value in values {
             phrases.insert(value);
         }
@@ -85,40 +84,33 @@ impl Phrases {
         let text = value.trim().as_bytes().to_vec();
         let order = |p: &Phrase| (p.text.len() > text.len()) || (p.text.len() == text.len() && p.text < text);
         let at = self.list.partition_point(order);
+        self.firsts.insert(at, text[0]);
         self.list.insert(at, Phrase { text, falls: OnceCell::new() });
     }
 
     fn find_all(&mut self) {
-        self.beginnings = self.list.iter().map(|p| p.text[..p.text.len().min(BEGINNING)].to_vec()).collect();
-        self.beginnings.sort();
-        self.beginnings.dedup();
-        self.first.fill(false);
-        for beginning in &self.beginnings {
-            self.first[usize::from(beginning[0])] = true;
-        }
-        self.finder = (!self.beginnings.is_empty()).then(|| {
-            let builder = &mut AhoCorasick::builder();
-            let builder = builder.match_kind(MatchKind::LeftmostFirst);
-            builder.build(&self.beginnings).expect("short beginnings make an automaton of far less than 2^31 states")
-        });
+        let beginning = |p: &Phrase| p.text[..p.text.len().min(BEGINNING)].to_vec();
+        self.finder = Finder::new(self.list.iter().map(beginning));
     }
 
-    /// Where the end of `text` may be the start of a beginning that is not complete yet.
-    fn open_end(&self, text: &[u8]) -> usize {
-        let from = text.len().saturating_sub(BEGINNING - 1);
-        (from..text.len()).find(|&at| self.is_open(&text[at..])).unwrap_or(text.len())
-    }
-
-    fn is_open(&self, end: &[u8]) -> bool {
-        if !self.first[usize::from(end[0])] {
-            return false;
-        }
-        let at = self.beginnings.partition_point(|b| b.as_slice() < end);
-        self.beginnings.get(at).is_some_and(|b| b.starts_with(end))
+    /// How much of `text` comes before anything that is a beginning, or may become one behind its end;
+    /// and whether it is one.
+    fn clear(finder: &Finder, text: &[u8]) -> (usize, bool) {
+        let found = finder.find(text).unwrap_or(text.len());
+        let open = finder.open_end(text, BEGINNING);
+        (found.min(open), found < text.len() && found <= open)
     }
 }
 
 impl Phrase {
+    /// Whether a first look cannot rule it out.
+    fn may_begin_in(&self, text: &[u8]) -> bool {
+        memchr_iter(self.text[0], text).any(|at| {
+            let sample = self.text.len().min(text.len() - at).min(4);
+            text[at..at + sample] == self.text[..sample]
+        })
+    }
+
     fn fall(&self, matched: usize) -> usize {
         if matched < 2 {
             return 0;
@@ -154,36 +146,39 @@ impl Place {
             joined.extend_from_slice(bytes);
             text = joined;
         }
-        if self.matched.is_empty() && finder.find(text).is_none() {
-            let (shown, open) = text.split_at(phrases.open_end(text));
-            self.carry.extend_from_slice(open);
-            return shown;
+        let mut at = 0;
+        if self.matched.is_empty() {
+            let (clear, found) = Phrases::clear(finder, text);
+            if !found {
+                self.carry.extend_from_slice(&text[clear..]);
+                return &text[..clear];
+            }
+            at = clear;
         }
         out.clear();
-        let mut at = 0;
+        out.extend_from_slice(&text[..at]);
+        self.matched.resize(phrases.list.len(), 0);
         // How much the searches were given since all were at rest.
         let mut given = 0;
         loop {
-            if self.matched.is_empty() {
-                let Some(found) = finder.find(&text[at..]) else {
-                    let (shown, open) = text[at..].split_at(phrases.open_end(&text[at..]));
-                    out.extend_from_slice(shown);
-                    self.carry.extend_from_slice(open);
-                    return out;
-                };
-                out.extend_from_slice(&text[at..at + found.start()]);
-                at += found.start();
-                self.matched.resize(phrases.list.len(), 0);
-                given = 0;
-            }
-            let block = &text[at..text.len().min(at + BLOCK)];
+            let block = &text[at..text.len().min(at + given.clamp(BLOCK.0, BLOCK.1))];
             self.search(phrases, block, false, out);
             at += block.len();
             given += block.len();
             let held: usize = self.matched.iter().map(|m| *m as usize).sum();
-            if held == 0 || (held <= at && held <= BLOCK && held < given / 2) {
+            if held == 0 || (held <= at && held <= BLOCK.1 && held < given / 2) {
+                // The finder is faster, even if it has to look at the last bytes again.
                 at -= held;
-                self.matched.clear();
+                let (clear, found) = Phrases::clear(finder, &text[at..]);
+                out.extend_from_slice(&text[at..at + clear]);
+                at += clear;
+                if !found {
+                    self.matched.clear();
+                    self.carry.extend_from_slice(&text[at..]);
+                    return out;
+                }
+                self.matched.fill(0);
+                given = 0;
             } else if at == text.len() {
                 return out;
             }
@@ -192,6 +187,9 @@ impl Place {
 
     pub(super) fn end<'a>(&mut self, phrases: &Phrases, out: &'a mut Vec<u8>) -> &'a [u8] {
         out.clear();
+        if self.carry.is_empty() && self.matched.is_empty() {
+            return out;
+        }
         let carry = std::mem::take(&mut self.carry);
         self.matched.resize(phrases.list.len(), 0);
         self.search(phrases, &carry, true, out);
@@ -218,11 +216,10 @@ impl Place {
         for byte in block {
             seen[usize::from(*byte)] = true;
         }
-        for (phrase, matched) in phrases.list.iter().zip(&mut self.matched) {
-            if *matched == 0 && !seen[usize::from(phrase.text[0])] {
-                continue;
+        for (index, (first, matched)) in phrases.firsts.iter().zip(&mut self.matched).enumerate() {
+            if *matched > 0 || seen[usize::from(*first)] && phrases.list[index].may_begin_in(&work.text) {
+                work.search(&phrases.list[index], matched, end, &mut seen);
             }
-            work.search(phrase, matched, end, &mut seen);
         }
         let mut from = 0;
         for mark in &work.marks {

@@ -3,16 +3,18 @@
 //! The rule: wherever a prefix ends and a byte of the token alphabet follows, the run of such bytes is
 //! one `[MASKED]`; what comes after it is looked at anew.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use memchr::memchr2;
 
 use super::MASKED;
+use super::finder::{PAIRS, pair};
 
 pub(super) struct Tokens {
     prefixes: Vec<Vec<u8>>,
-    finder: Option<AhoCorasick>,
     longest: usize,
-    /// Bytes that end a prefix: one look spares most comparisons.
-    last: Box<[bool; 256]>,
+    /// The last bytes of all prefixes: most often a hyphen and an equals sign.
+    last: Vec<u8>,
+    /// By [`pair`]: whether a prefix ends so. One look spares most comparisons.
+    ends: Box<[bool; PAIRS]>,
 }
 
 #[derive(Default)]
@@ -26,47 +28,46 @@ impl Tokens {
     pub(super) fn new(prefixes: &[String]) -> Tokens {
         let mut prefixes: Vec<Vec<u8>> = prefixes.iter().map(|p| p.as_bytes().to_vec()).collect();
         prefixes.retain(|p| !p.is_empty());
-        prefixes.sort();
-        prefixes.dedup();
-        let finder = (!prefixes.is_empty()).then(|| {
-            let builder = &mut AhoCorasick::builder();
-            builder
-                .match_kind(MatchKind::LeftmostFirst)
-                .build(&prefixes)
-                .expect("a few prefixes make a small automaton")
-        });
-        let mut last = Box::new([false; 256]);
-        for byte in prefixes.iter().filter_map(|p| p.last()) {
-            last[usize::from(*byte)] = true;
+        let mut last: Vec<u8> = prefixes.iter().filter_map(|p| p.last().copied()).collect();
+        last.sort_unstable();
+        last.dedup();
+        let mut ends = Box::new([prefixes.iter().any(|p| p.len() == 1); PAIRS]);
+        for prefix in &prefixes {
+            if let [.., a, b] = **prefix {
+                ends[pair(a, b)] = true;
+            }
         }
-        let longest = prefixes.iter().map(Vec::len).max().unwrap_or(0);
-        Tokens { prefixes, finder, longest, last }
+        Tokens { longest: prefixes.iter().map(Vec::len).max().unwrap_or(0), prefixes, last, ends }
     }
 
     /// The first place in `text` where a token begins; `recent` stands before it.
     fn find(&self, recent: &[u8], text: &[u8]) -> Option<usize> {
-        let finder = self.finder.as_ref()?;
-        let begins = |at: &usize| in_alphabet(text[*at]) && self.prefix_ends(recent, text, *at);
-        if let Some(at) = (0..text.len().min(self.longest)).find(begins) {
-            return Some(at);
+        let mut at = 0;
+        // A prefix may have ended just before the text.
+        if recent.last().is_some_and(|b| self.last.contains(b)) && self.begins(recent, text, 0) {
+            return Some(0);
         }
-        let mut from = 0;
-        while let Some(found) = finder.find(&text[from..]) {
-            // No prefix begins before `start`, so every one that ends in this window was seen.
-            let start = from + found.start();
-            if let Some(at) = (start + 1..text.len().min(start + self.longest + 1)).find(begins) {
+        loop {
+            let found = match *self.last {
+                [] => None,
+                [a] => memchr2(a, a, &text[at..]),
+                [a, b] => memchr2(a, b, &text[at..]),
+                _ => text[at..].iter().position(|b| self.last.contains(b)),
+            };
+            at += found? + 1;
+            if self.begins(recent, text, at) {
                 return Some(at);
             }
-            from = start + 1;
         }
-        None
+    }
+
+    /// Whether a token begins at `at`, behind a byte that ends a prefix.
+    fn begins(&self, recent: &[u8], text: &[u8], at: usize) -> bool {
+        let may_end = at < 2 || self.ends[pair(text[at - 2], text[at - 1])];
+        may_end && text.get(at).is_some_and(|b| in_alphabet(*b)) && self.prefix_ends(recent, text, at)
     }
 
     fn prefix_ends(&self, recent: &[u8], text: &[u8], at: usize) -> bool {
-        let before = if at > 0 { Some(&text[at - 1]) } else { recent.last() };
-        if !before.is_some_and(|b| self.last[usize::from(*b)]) {
-            return false;
-        }
         self.prefixes.iter().any(|p| match p.len().checked_sub(at) {
             None | Some(0) => text[..at].ends_with(p),
             Some(outside) => text[..at] == p[outside..] && recent.ends_with(&p[..outside]),
@@ -76,7 +77,7 @@ impl Tokens {
 
 impl Place {
     pub(super) fn pass<'a>(&mut self, tokens: &Tokens, bytes: &'a [u8], out: &'a mut Vec<u8>) -> &'a [u8] {
-        if tokens.finder.is_none() {
+        if tokens.prefixes.is_empty() {
             return bytes;
         }
         let mut rest = self.skip(bytes);
