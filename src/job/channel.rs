@@ -62,17 +62,19 @@ impl Channel {
                 let _ = rustix::io::read(term, &mut [0; 64]);
                 tell(ToJob::OperatingSystemShutdown);
             }
-            if said && let Some(open) = &mut peer {
-                let goes_on = open.read(&mut |message| {
-                    self.say(&FromJob::Heard);
-                    message.into_iter().for_each(tell);
-                });
-                if !goes_on {
-                    peer = None;
-                }
+            let mut hear = |message: Option<ToJob>| {
+                self.say(&FromJob::Heard);
+                message.into_iter().for_each(tell);
+            };
+            if said && !peer.as_mut().is_some_and(|open| open.read(&mut hear)) {
+                peer = None;
             }
             if knocked && let Some(listener) = listener {
                 while let Ok((stream, _)) = listener.accept() {
+                    // What the manager before has said in full is heard.
+                    if let Some(mut before) = peer.take() {
+                        before.read(&mut hear);
+                    }
                     let Ok(writer) = stream.try_clone() else { continue };
                     let _ = stream.set_nonblocking(true);
                     *self.connection.lock() = Some(writer);

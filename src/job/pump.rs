@@ -219,8 +219,9 @@ impl Work {
         let limit = limit.map(process::timespec);
         let mut polls = vec![PollFd::from_borrowed_fd(self.wake.fd(), PollFlags::IN)];
         polls.extend(self.feeds.iter().map(|f| PollFd::from_borrowed_fd(f.pipe.as_fd(), PollFlags::IN)));
-        if poll(&mut polls, limit.as_ref()).is_err() {
-            return Vec::new();
+        while let Err(e) = poll(&mut polls, limit.as_ref()) {
+            // Never without a look: what is pending would be stored before its time.
+            assert_eq!(e, rustix::io::Errno::INTR, "poll takes what it is given");
         }
         if !polls[0].revents().is_empty() {
             self.wake.clear();
