@@ -1,7 +1,7 @@
 //! Time: the boot clock that survives restarts and suspends, and every duration that the runner waits,
 //! as data. Wall-clock time appears in text only.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,29 @@ impl BootTime {
 /// This boot's id, from the kernel; empty where /proc is not mounted.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
+}
+
+/// A moment as text, for people: `2026-01-02T03:04:05.678Z`.
+pub fn utc(at: SystemTime) -> String {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let second = since.as_secs();
+    let (year, month, day) = date(second / 86_400);
+    let (h, m, s) = (second / 3600 % 24, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{:03}Z", since.subsec_millis())
+}
+
+/// Year, month and day of a day since 1970. Years are counted from March, so that the leap day is the
+/// last of its year and months have lengths that a line of slope 153/5 gives.
+pub fn date(day: u64) -> (u64, u64, u64) {
+    // Days since 1 March 0000, and the 400 years that repeat.
+    let day = day + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
 /// Every wait of the runner that is no setting of a user. Debug builds take other values from
@@ -152,6 +175,19 @@ impl Timing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_are_written_in_utc() {
+        for (ms, want) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_767_323_045_678, "2026-01-02T03:04:05.678Z"),
+            (4_107_542_399_999, "2100-02-28T23:59:59.999Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(SystemTime::UNIX_EPOCH + Duration::from_millis(ms)), want);
+        }
+    }
 
     #[test]
     fn the_boot_clock_counts_down() {

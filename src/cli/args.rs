@@ -158,6 +158,10 @@ fn words(e: lexopt::Error) -> String {
 }
 
 fn unknown(word: &str) -> String {
+    let beginning = |name: &&str| word.len() >= 3 && name.starts_with(&word[..word.floor_char_boundary(3)]);
+    if let Some(name) = NAMES.iter().map(|(name, _)| *name).find(beginning) {
+        return format!("there is no command {word:?}; did you mean `{name}`?");
+    }
     let near = NAMES.iter().map(|(name, _)| *name).chain(["help"]).min_by_key(|name| distance(name, word));
     match near.filter(|name| distance(name, word) <= 3 && distance(name, word) < word.len()) {
         Some(name) => format!("there is no command {word:?}; did you mean `{name}`?"),
@@ -235,15 +239,13 @@ only a script: {\"script\": [\"echo hello\"]}. Ctrl-C cancels the job, a second 
 The exit code is the job's: that of the first one that did not succeed.
 ";
 
-const OPTIONS: &str = "\
-  -c, --config FILE        [CONFIG_FILE] else the first of the usual places
+const OPTIONS: &str = "  -c, --config FILE        [CONFIG_FILE] else the first of the usual places
   -l, --log-level LEVEL    [LOG_LEVEL]   debug, info, warning or error
       --log-format FORMAT  [LOG_FORMAT]  runner, text or json
   -h, --help    -v, --version
 ";
 
-const EXEC_OPTIONS: &str = "\
-  -l, --log-level LEVEL    [LOG_LEVEL]   debug, info, warning or error
+const EXEC_OPTIONS: &str = "  -l, --log-level LEVEL    [LOG_LEVEL]   debug, info, warning or error
   -h, --help    -v, --version
 ";
 
@@ -275,6 +277,8 @@ mod tests {
     fn wrong_arguments_say_what_to_do() {
         check("exec", Err("exec needs at least one job file, as in `runner exec job.json`"));
         check("chek-config", Err("there is no command \"chek-config\"; did you mean `check-config`?"));
+        check("chek", Err("there is no command \"chek\"; did you mean `check-config`?"));
+        check("rnu", Err("there is no command \"rnu\"; did you mean `run`?"));
         check("xyz", Err("there is no command \"xyz\""));
         check("-c x --log-level loud", Err("\"loud\" is no log level; use debug, info, warning or error"));
         check("run --user ci", Err("--user ci: jobs run as the user who starts the runner; start it as ci"));

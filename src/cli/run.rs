@@ -16,7 +16,7 @@ pub(super) fn run(config: Option<PathBuf>, working_directory: Option<PathBuf>) -
     let config = match check::load(config) {
         Ok(config) => config,
         Err(e) => {
-            log::error!("{e}");
+            e.lines.iter().for_each(|line| log::error!("{line}"));
             return CONFIG;
         }
     };

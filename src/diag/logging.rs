@@ -4,10 +4,12 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::SystemTime;
 
-use env_logger::fmt::Formatter;
 use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, LevelFilter, Record};
+
+use crate::clock::utc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -50,7 +52,7 @@ pub fn init(level: Option<LevelFilter>, format: Option<LogFormat>) {
         .filter_module(env!("CARGO_CRATE_NAME"), LevelFilter::Trace)
         .format(move |to, record| {
             let mut line = Vec::with_capacity(160);
-            write(&mut line, in_force(), colour, &now(to), record);
+            write(&mut line, in_force(), colour, &utc(SystemTime::now()), record);
             to.write_all(&line)
         })
         .try_init();
@@ -85,10 +87,6 @@ fn in_force() -> LogFormat {
         n if n == LogFormat::Json as u8 => LogFormat::Json,
         _ => LogFormat::Runner,
     }
-}
-
-fn now(to: &Formatter) -> String {
-    to.timestamp_millis().to_string()
 }
 
 /// One event, one line: line breaks in the message are shown, not made.

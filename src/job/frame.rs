@@ -103,7 +103,7 @@ impl Clock {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         if since.as_secs() != self.second {
             self.second = since.as_secs();
-            let (year, month, day) = date(self.second / 86_400);
+            let (year, month, day) = crate::clock::date(self.second / 86_400);
             let text = &mut self.stamp.0;
             digits(&mut text[0..4], year);
             digits(&mut text[5..7], month);
@@ -122,20 +122,6 @@ fn digits(text: &mut [u8], mut value: u64) {
         *place = b'0' + (value % 10) as u8;
         value /= 10;
     }
-}
-
-/// Year, month and day of a day since 1970. Years are counted from March, so that the leap day is the
-/// last of its year and months have lengths that a line of slope 153/5 gives.
-fn date(day: u64) -> (u64, u64, u64) {
-    // Days since 1 March 0000, and the 400 years that repeat.
-    let day = day + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
