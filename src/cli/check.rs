@@ -17,7 +17,7 @@ pub(super) fn check(path: Option<PathBuf>) -> u8 {
             0
         }
         Err(e) => {
-            say(&e.to_string());
+            e.lines.iter().for_each(|line| say(line));
             CONFIG
         }
     }
