@@ -78,6 +78,9 @@ pub(super) struct GitlabLease {
     upload: Upload,
     /// The server has answered the first update, so it takes log and final state.
     is_acknowledged: bool,
+    /// It refused the first update with words that need not be final: it is asked once more before it
+    /// is given up that it takes the final state.
+    is_assumed: bool,
     confirm_tries: u32,
     mismatches: u32,
     /// The server took the job away: no more log.
@@ -124,6 +127,7 @@ impl GitlabLease {
             pace: Pace::new(&ground.timing),
             upload: Upload::new(),
             is_acknowledged: false,
+            is_assumed: false,
             confirm_tries: 0,
             mismatches: 0,
             is_over: false,
@@ -162,7 +166,10 @@ impl Lease for GitlabLease {
         match said {
             Ok(Said { put: Put::Abort(_), line, .. }) => return Confirm::Gone { why: line },
             Ok(Said { put: Put::Done | Put::Accepted, .. }) => self.acknowledged(),
-            Ok(Said { may_pass: false, .. }) => self.acknowledged(),
+            Ok(Said { may_pass: false, .. }) => {
+                self.is_assumed = true;
+                self.acknowledged();
+            }
             Ok(Said { asked, .. }) => self.pace.state.failed(now, asked),
             Err(_) => self.pace.state.failed(now, None),
         }

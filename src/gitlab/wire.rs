@@ -201,7 +201,7 @@ impl Payload {
     pub fn read(text: &RawValue) -> Result<Payload, String> {
         let parts: BTreeMap<String, &RawValue> =
             serde_json::from_str(text.get()).map_err(|e| format!("The job cannot be read: {e}"))?;
-        serde_json::from_str::<Payload>(text.get()).map_err(|whole| {
+        let payload = serde_json::from_str::<Payload>(text.get()).map_err(|whole| {
             let bad = parts.iter().find_map(|(key, part)| {
                 let alone = format!("{{{}:{}}}", Value::from(key.as_str()), part.get());
                 serde_json::from_str::<Payload>(&alone).err().map(|e| (key, e))
@@ -210,7 +210,10 @@ impl Payload {
                 Some((key, e)) => format!("The job's {key:?} cannot be read: {}", without_place(&e)),
                 None => format!("The job cannot be read: {whole}"),
             }
-        })
+        })?;
+        // An empty list is a job that only prepares and cleans up; none at all is half a job.
+        let has = |key: &str| parts.get(key).is_some_and(|part| part.get() != "null");
+        if has("steps") || has("run") { Ok(payload) } else { Err("The job has no \"steps\"".to_owned()) }
     }
 }
 
@@ -311,7 +314,7 @@ mod tests {
         let payload = Payload::read(&raw(
             r#"{"id":7,"token":"t","image":null,"services":[{"name":"db","command":null,"alias":null}],
                 "artifacts":null,"variables":[{"key":"A","value":null}],"git_info":{"protected":null,"ref":"main"},
-                "hooks":null,"job_info":{"scoped_user_id":null},"run":null,"news":{"x":1}}"#,
+                "hooks":null,"job_info":{"scoped_user_id":null},"run":null,"steps":[],"news":{"x":1}}"#,
         ))
         .unwrap();
         assert_eq!((payload.id, payload.git_info.reference.as_str()), (7, "main"));
@@ -325,6 +328,7 @@ mod tests {
             (r#"{"id":1,"steps":[{"script":"no list"}]}"#, "The job's \"steps\" cannot be read: invalid type"),
             (r#"{"variables":[{"key":"A","value":5}],"id":1}"#, "The job's \"variables\" cannot be read"),
             ("[1]", "The job cannot be read"),
+            (r#"{"id":1,"steps":null}"#, "The job has no \"steps\""),
         ] {
             let line = Payload::read(&raw(text)).unwrap_err();
             assert!(line.starts_with(want) && !line.contains('\n'), "{line}");

@@ -425,7 +425,7 @@ fn kp23_a_job_process_that_stopped_answering_is_killed_with_its_tree() {
 fn kp24_a_cancel_that_three_managers_repeat_is_one_term_and_one_deadline() {
     let fake = GitLab::start();
     let host = Host::bare().entry(&fake, TOKEN, "  cancel_timeout = 3").timing("force_send=100");
-    let script = ["trap 'echo got TERM' TERM", "echo begun", "while true; do sleep 0.05; done"];
+    let script = ["trap 'echo got TERM' TERM", "echo begun", "while true; do sleep 0.05 || true; done"];
     let id = fake.queue(Payload::script(&script));
     let mut runner = host.start();
     fake.says(id, "\nbegun\n", SOON);
@@ -697,7 +697,7 @@ fn kp33_a_403_on_the_final_update_is_believed_after_three_tries() {
 
     // For ever: three tries, and the slot is free again.
     let fake = GitLab::start();
-    let host = Host::new(&fake).timing("forbidden_within=600");
+    let host = Host::new(&fake).timing("deliver_after=600");
     fake.fail("final", ALWAYS, Fault::Status(403));
     fake.queue(Payload::script(&["true"]));
     let runner = host.start();

@@ -58,7 +58,8 @@ impl GitlabLease {
         let body = serde_json::to_vec(&update).expect("an update has string keys");
         let url = format!("{}/api/v4/jobs/{}", self.data.url, self.data.id);
         let answer = self.send(Method::Put, &url, &[("Content-Type", "application/json")], &body)?;
-        let put = answer::put(answer.status, answer.header("Job-Status"));
+        let is_page = answer.status < 400 && answer::is_page(&answer.body);
+        let put = if is_page { Put::Failed } else { answer::put(answer.status, answer.header("Job-Status")) };
         let line = self.in_words(Method::Put, &answer);
         if matches!(put, Put::Failed | Put::TraceInvalid) {
             log::warn!("{}: {line}", self.name);
@@ -67,7 +68,7 @@ impl GitlabLease {
             put,
             line,
             asked: pushback::wait(&answer),
-            may_pass: pushback::is_retriable(answer.status),
+            may_pass: is_page || pushback::is_retriable(answer.status),
             interval: self.pace.interval(answer.header("X-GitLab-Trace-Update-Interval")),
         })
     }

@@ -116,7 +116,13 @@ impl GitlabLease {
                 self.pace.log.failed(now, interval);
                 self.pace.state.failed(now, interval);
             }
-            Ok(said) => self.pace.state.failed(now, said.asked),
+            Ok(said) => {
+                // A server that waits for the first update refuses every other (protocol §5.3).
+                if std::mem::take(&mut self.is_assumed) && !said.may_pass {
+                    self.is_acknowledged = false;
+                }
+                self.pace.state.failed(now, said.asked);
+            }
             Err(_) => self.pace.state.failed(now, None),
         }
         false

@@ -46,6 +46,12 @@ pub fn put(status: u16, job_status: Option<&str>) -> Put {
     }
 }
 
+/// Whether this is a page for people, as a captive portal or a proxy gives it with status 200: no word of
+/// the server's, which answers in JSON or with the bare status.
+pub fn is_page(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"<")
+}
+
 /// Note that 200 is no success here.
 pub fn patch(status: u16, job_status: Option<&str>, range: Option<&str>) -> Patch {
     match status {

@@ -315,6 +315,10 @@ fn serve(id: u64, stream: &TcpStream, shared: &Shared) -> io::Result<()> {
             shared.site.disturbed(&request, fault);
         }
         let end = answer(&request, fault.as_ref(), stream, shared);
+        if let Some(fault @ (Fault::Lost | Fault::Cut)) = &fault {
+            // What the site answered was not heard, so its client may be surprised once more.
+            shared.site.disturbed(&request, fault);
+        }
         let word = match (&fault, &end) {
             (Some(f @ (Fault::Reset | Fault::Hang | Fault::Lost | Fault::Cut)), _) => format!("{f:?}"),
             (_, Ok(status)) => status.to_string(),
