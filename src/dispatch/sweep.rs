@@ -15,7 +15,7 @@ use super::{Desk, Held, Step, spawn};
 pub(super) fn crashed(desk: &Desk, held: &mut Held, crash: Crash, lock: Lock) -> Step {
     let (why, message) = verdict(held, crash);
     say!(Level::Debug, held.who, "{message}");
-    let survivors = survivors(desk, held, crash);
+    let survivors = survivors(desk, held);
     let outcome = Outcome { survivors: survivors.clone(), ..Outcome::failed(why, message.clone()) };
     if std::mem::replace(&mut held.reported, true) {
         return Step::Outcome(outcome);
@@ -38,10 +38,11 @@ pub(super) fn crashed(desk: &Desk, held: &mut Held, crash: Crash, lock: Lock) ->
 }
 
 /// What carries the job's tag, ended; what could not be.
-fn survivors(desk: &Desk, held: &Held, crash: Crash) -> Vec<String> {
+fn survivors(desk: &Desk, held: &Held) -> Vec<String> {
     let keeps = held.dir.job().is_ok_and(|job| job.settings.keep_processes);
-    match (crash, held.dir.started()) {
-        (Crash::Died, Ok(started)) if !keeps => {
+    match held.dir.started() {
+        // After a restart of the host there is none, and looking costs nothing.
+        Ok(started) if !keeps => {
             let left = sweep::tagged(&started.tag, &[], desk.timing.sweep_limit);
             for process in &left {
                 say!(Level::Error, held.who, "a process of a crashed job cannot be ended: {process}");

@@ -93,7 +93,7 @@ fn look(desk: &Desk, dir: JobDir) -> Result<Option<Found>, Broken> {
         State::NeverStarted(_) => "it was never started",
         State::Crashed(..) => "its process is gone without an outcome",
     };
-    log::info!(job = name.as_str(); "taken up from an earlier run: {what}");
+    log::info!(job = name.as_str(); "adopted from an earlier run: {what}");
     Ok(Some(match state {
         State::Ended(outcome, _lock) => Found::Ended(Box::new(Delivery::new(held, *outcome))),
         _ => Found::Job { held: Box::new(held), key: record.entry },

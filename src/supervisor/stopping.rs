@@ -75,8 +75,11 @@ impl Supervisor {
     }
 
     fn abort(&mut self, by: By, now: Instant) {
-        log::info!("{}: ending {} jobs", if by == By::Term { "TERM" } else { "INT" }, self.feeder.jobs());
         let timeout = self.config.shutdown_timeout;
+        match by {
+            By::Term => log::info!("TERM: {} jobs are terminated within {timeout:?}", self.feeder.jobs()),
+            By::Int => log::info!("INT: {} jobs are interrupted within {timeout:?}", self.feeder.jobs()),
+        }
         let lead = self.desk.timing.kill_lead;
         let kill_after = timeout.saturating_sub(lead).max(lead);
         self.stopping.leave_at = Some(BootTime::now().after(timeout));
