@@ -59,6 +59,9 @@ pub fn command(program: &str) -> Command {
 /// It is given the held lock, the bound control socket and a file for its last words; its first act is
 /// `setsid`.
 pub fn start_job(dir: &Path, lock: File, control: UnixListener, stderr: File) -> io::Result<Process> {
+    // What our supervisor left open is ours: a lock of `flock`, a pipe to say that we are ready. Our own
+    // descriptors are closed by an exec already.
+    close_fds::set_fds_cloexec_threadsafe(3, &[]);
     let mut command = command("/proc/self/exe");
     command.arg0("runner").arg("job").arg(dir);
     command.stdin(lock).stdout(OwnedFd::from(control)).stderr(stderr);
