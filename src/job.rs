@@ -11,6 +11,7 @@ mod collect;
 mod crash;
 mod crew;
 mod deadline;
+mod ending;
 mod ladder;
 mod lines;
 mod place;
@@ -42,13 +43,11 @@ use crate::forge::{Done, End, Halted, How, LogId, News, Next, Plan, Run, Script}
 use crate::forge::{Stage, StageId, Stop, Stream, Streams};
 use crate::jobdir::JobDir;
 use crate::model::{FromJob, Outcome, Verdict, Why};
-use crate::process::sweep;
 
 pub use self::place::Place;
 
-/// The loop's own voice, and the stage that its last sweep is.
+/// The loop's own voice.
 const OWN: Source = Source::Voice(u8::MAX);
-const LAST_SWEEP: StageId = StageId(u32::MAX);
 
 /// `runner job DIR`. The exit code is 100 and the verdict, or 1 when there is no outcome: the manager
 /// takes that for a crash.
@@ -267,53 +266,6 @@ impl Loop {
                 self.ready.push_back(News::Stop(Stop { how: How::Hard, why }));
             }
         }
-    }
-
-    // ---- The end -----------------------------------------------------------------------------------
-
-    fn sweep(&mut self, id: StageId, lines: (LogId, Source)) -> Option<Done> {
-        self.sweeps.insert(id, lines);
-        let by = BootTime::now().after(self.timing.sweep_limit);
-        let sweep_by = Arc::new(Mutex::new(by.min(*self.sweep_by.lock())));
-        self.sweep_by = sweep_by.clone();
-        match self.crew.sweep(id, self.timing.sweep_term, sweep_by) {
-            Ok(()) => None,
-            Err(e) => self.swept(id, vec![format!("unknown: the sweep could not start: {e}")]),
-        }
-    }
-
-    /// What could not be ended is named in the log and in the outcome (kill point 22).
-    fn swept(&mut self, id: StageId, survivors: Vec<String>) -> Option<Done> {
-        let (log, from) = self.sweeps.remove(&id).unwrap_or((LogId(0), OWN));
-        if !survivors.is_empty() {
-            let names = survivors.join(", ");
-            self.say(log, from, format!("\x1b[0;33mWARNING: these processes could not be ended: {names}\x1b[0;m\n"));
-        }
-        let code = i32::from(!survivors.is_empty());
-        self.survivors = survivors;
-        Some(ended(id, code))
-    }
-
-    fn say(&self, log: LogId, from: Source, line: String) {
-        self.crew.pump.order(Order::Print { log, from, parts: vec![line.into_bytes()], at: SystemTime::now() });
-    }
-
-    /// Nothing that the job started lives on (invariant 5), and everything is stored.
-    fn end(mut self, mut outcome: Outcome) -> Outcome {
-        if !self.keep_processes && sweep::has_children() {
-            self.sweep(LAST_SWEEP, (LogId(0), OWN));
-        }
-        while self.sweeps.contains_key(&LAST_SWEEP)
-            && let Ok(event) = self.crew.events.recv()
-        {
-            // A bug elsewhere has no say any more; a host that goes down has.
-            if !matches!(event, Event::Broken(_)) {
-                let _ = self.heed(event);
-            }
-        }
-        outcome.survivors = self.survivors;
-        outcome.lost = self.crew.finish().or_else(|| self.records.lost());
-        outcome
     }
 }
 

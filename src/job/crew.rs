@@ -93,7 +93,10 @@ impl Crew {
     pub(super) fn sweep(&self, id: StageId, term: Duration, by: Arc<Mutex<BootTime>>) -> io::Result<()> {
         let tell = self.tell.clone();
         thread("sweep", &self.tell, move || {
-            let survivors = sweep::descendants(term, &|| by.lock().left());
+            // Whatever happens there is an answer: the job's end waits for it.
+            let mut panic = String::new();
+            let swept = guarded(|text| panic = text, || sweep::descendants(term, &|| by.lock().left()));
+            let survivors = swept.unwrap_or_else(|| vec![format!("unknown: the sweep panicked: {panic}")]);
             send(&tell, Event::Swept(id, survivors));
         })?;
         Ok(())

@@ -77,16 +77,15 @@ impl Stages {
 
     /// Begin its ladder, once; a stage that has ended needs none.
     pub(super) fn halt(&mut self, id: StageId, why: Halted, now: BootTime) {
-        let wait = self.timing.kill_wait;
         if let Some(running) = self.running.get_mut(&id) {
-            running.halt(why, wait, now);
+            running.halt(why, &self.children, &self.timing, now);
         }
     }
 
     /// Begin all ladders; KILL comes no later than `kill_by`.
     pub(super) fn halt_all(&mut self, kill_by: BootTime, now: BootTime) {
         for running in self.running.values_mut() {
-            running.halt(Halted::Stop, self.timing.kill_wait, now);
+            running.halt(Halted::Stop, &self.children, &self.timing, now);
             if let Some(climb) = &mut running.climb {
                 climb.hurry(kill_by);
             }
@@ -97,7 +96,7 @@ impl Stages {
     pub(super) fn tick(&mut self, now: BootTime, pump: &Pump) {
         for (id, running) in &mut self.running {
             if running.limit.is_some_and(|limit| limit <= now) {
-                running.halt(Halted::Limit, self.timing.kill_wait, now);
+                running.halt(Halted::Limit, &self.children, &self.timing, now);
             }
             while let Some(step) = running.climb.as_mut().and_then(|climb| climb.due(now)) {
                 match step {
@@ -136,9 +135,8 @@ impl Stages {
         if let Some(drain) = running.drain {
             running.cut_by(now.after(drain));
         }
-        if running.halted.is_some() && running.said.is_none() {
-            let rest = !self.children.rest_of(leader).is_empty();
-            running.last_of_the_group(rest, &self.timing, now);
+        if running.halted.is_some() {
+            running.last_of_the_group(&self.children, &self.timing, now);
         }
         self.done(id)
     }
@@ -166,24 +164,32 @@ impl Stages {
 }
 
 impl Running {
-    fn halt(&mut self, why: Halted, kill_wait: Duration, now: BootTime) {
+    fn halt(&mut self, why: Halted, children: &Children, timing: &Timing, now: BootTime) {
         self.limit = None;
-        if self.halted.is_none() {
-            self.halted = Some(why);
-            self.climb = Some(Climb::new(&self.ladder, kill_wait, now));
+        if self.halted.is_some() {
+            return;
+        }
+        self.halted = Some(why);
+        self.climb = Some(Climb::new(&self.ladder, timing.kill_wait, now));
+        if self.end.is_some() {
+            self.last_of_the_group(children, timing, now);
         }
     }
 
-    /// The leader of a halted stage is gone and somebody holds its pipes: what is left of the group has a
-    /// little time more; what left the group is not waited for, the sweep will find it.
-    fn last_of_the_group(&mut self, lives: bool, timing: &Timing, now: BootTime) {
-        if !lives {
+    /// The leader of a halted stage is gone, and somebody may hold its pipes: what is left of the group has
+    /// a little time more; what left the group is not waited for, the sweep will find it.
+    fn last_of_the_group(&mut self, children: &Children, timing: &Timing, now: BootTime) {
+        if self.said.is_some() {
+            return;
+        }
+        let mut wait = timing.drain_ended;
+        if children.rest_of(self.leader).is_empty() {
             self.climb = None;
-            self.cut_by(now.after(timing.drain_ended));
         } else if let Some(climb) = &mut self.climb {
             climb.hurry(now.after(timing.hard_term));
-            self.cut_by(now.after(timing.hard_term + timing.drain_ended));
+            wait += timing.hard_term;
         }
+        self.cut_by(now.after(wait));
     }
 
     fn cut_by(&mut self, at: BootTime) {
