@@ -92,6 +92,8 @@ timing! {
     deliver_after = 60_000;
     /// Reports before the final state hold it back for so long at most (design §4.6).
     hold_back = 120_000;
+    /// A refusal without a word on the final state is believed after three tries in so long (kill point 33).
+    forbidden_within = 60_000;
     /// After that a job's report is given up.
     give_up_after = 24 * 3_600_000;
     /// How long a GitLab job may run with no manager (design §2, `orphan_until`).

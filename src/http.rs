@@ -223,10 +223,19 @@ impl Answer {
         self.headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim).filter(|v| !v.is_empty())
     }
 
-    /// Parameters like a character set do not count.
     pub fn is_json(&self) -> bool {
-        let kind = self.header("Content-Type").unwrap_or_default();
-        kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+        self.is_of("application/json")
+    }
+
+    /// A page for people: what a proxy or a login wall says in the server's place.
+    pub fn is_html(&self) -> bool {
+        self.is_of("text/html")
+    }
+
+    /// Parameters like a character set do not count.
+    fn is_of(&self, kind: &str) -> bool {
+        let said = self.header("Content-Type").unwrap_or_default();
+        said.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::jobdir::{JobDir, LeaseRecord, Phase};
 use crate::model::{ForgeKind, Job, JobName, Outcome, Secret, VERSION, Why};
 
 use super::coordinator::Found;
-use super::wire::answer::{self, Patch, Put};
+use super::wire::answer::{Patch, Put, Words};
 use super::wire::request::State;
 use ask::{Report, Said};
 use end::End;
@@ -78,10 +78,9 @@ pub(super) struct GitlabLease {
     upload: Upload,
     /// The server has answered the first update, so it takes log and final state.
     is_acknowledged: bool,
-    /// It refused the first update with words that need not be final: it is asked once more before it
-    /// is given up that it takes the final state.
-    is_assumed: bool,
     confirm_tries: u32,
+    /// Answers to the first update that were neither yes nor no.
+    refusals: u32,
     mismatches: u32,
     /// The server took the job away: no more log.
     is_over: bool,
@@ -127,8 +126,8 @@ impl GitlabLease {
             pace: Pace::new(&ground.timing),
             upload: Upload::new(),
             is_acknowledged: false,
-            is_assumed: false,
             confirm_tries: 0,
+            refusals: 0,
             mismatches: 0,
             is_over: false,
             end: End::default(),
@@ -157,25 +156,26 @@ impl Lease for GitlabLease {
     }
 
     /// Only what the server says to be final keeps the job from running (protocol §1.5.5, kill point
-    /// 25). Where it cannot be asked, the job runs, and is confirmed before anything else is sent.
+    /// 25). Where nothing else can be had of it, the job runs, and this is asked again before anything
+    /// else is said.
     fn confirm(&mut self, dir: &JobDir, _: Instant) -> Confirm {
         self.found = None;
         let said = self.put(&Report::of(State::Running));
         diag::point("confirm-answered");
-        let now = Instant::now();
-        match said {
+        let may_pass = match said {
             Ok(Said { put: Put::Abort(_), line, .. }) => return Confirm::Gone { why: line },
-            Ok(Said { put: Put::Done | Put::Accepted, .. }) => self.acknowledged(),
-            Ok(Said { may_pass: false, .. }) => {
-                self.is_assumed = true;
-                self.acknowledged();
+            Ok(said) => {
+                self.acknowledge(&said);
+                said.may_pass
             }
-            Ok(Said { asked, .. }) => self.pace.state.failed(now, asked),
-            Err(_) => self.pace.state.failed(now, None),
-        }
+            Err(_) => {
+                self.pace.state.failed(Instant::now(), None);
+                true
+            }
+        };
         self.confirm_tries += 1;
-        if !self.is_acknowledged && self.confirm_tries < CONFIRM_TRIES {
-            return Confirm::Again { at: self.pace.state.no_sooner(now) };
+        if !self.is_acknowledged && may_pass && self.confirm_tries < CONFIRM_TRIES {
+            return Confirm::Again { at: self.pace.state.no_sooner(Instant::now()) };
         }
         if self.wanted != Wanted::Run {
             return Confirm::Ended { why: Why::Canceled };
@@ -233,18 +233,13 @@ impl GitlabLease {
         let said = self.put(&Report { checksum, size: length, ..Report::of(State::Running) });
         let now = Instant::now();
         match said {
-            Ok(Said { put: Put::Done, .. }) => {
-                self.pace.heard(now);
-                self.pace.state.succeeded();
-                self.acknowledged();
-                self.renew(dir);
-            }
             Ok(Said { put: Put::Abort(_), line, .. }) => self.taken_away(&line),
             Ok(said) => {
-                if said.put == Put::Accepted || !said.may_pass {
-                    self.acknowledged();
+                self.acknowledge(&said);
+                if said.put == Put::Done {
+                    self.pace.heard(now);
+                    self.renew(dir);
                 }
-                self.pace.state.failed(now, said.asked);
             }
             Err(_) => self.pace.state.failed(now, None),
         }
@@ -268,8 +263,7 @@ impl GitlabLease {
             self.upload.unanswered(size);
             return self.pace.log.failed(now, None);
         };
-        let status = answer.header("Job-Status");
-        let said = answer::patch(answer.status, status, answer.header("Range"));
+        let said = Words::of(&answer).patch();
         if said != Patch::Stored {
             log::warn!("{}: {}", self.name, self.in_words(Method::Patch, &answer));
         }
@@ -306,14 +300,23 @@ impl GitlabLease {
         }
     }
 
-    fn acknowledged(&mut self) {
-        if self.is_acknowledged {
-            return;
+    /// Whether the server has the first update. Until it has, it takes neither log nor final state; one
+    /// that refuses it again and again is left to its own ways.
+    fn acknowledge(&mut self, said: &Said) {
+        let now = Instant::now();
+        let has_it = matches!(said.put, Put::Done | Put::Accepted);
+        if !has_it {
+            self.pace.state.failed(now, said.asked);
+            self.refusals += u32::from(!said.may_pass);
         }
-        self.is_acknowledged = true;
-        self.pace.heard(Instant::now());
-        self.pace.state.succeeded();
-        self.phase = Phase::Confirmed;
+        if has_it || self.refusals >= CONFIRM_TRIES {
+            self.is_acknowledged = true;
+            self.phase = Phase::Confirmed;
+        }
+        if has_it {
+            self.pace.heard(now);
+            self.pace.state.succeeded();
+        }
     }
 
     fn taken_away(&mut self, line: &str) {

@@ -697,7 +697,7 @@ fn kp33_a_403_on_the_final_update_is_believed_after_three_tries() {
 
     // For ever: three tries, and the slot is free again.
     let fake = GitLab::start();
-    let host = Host::new(&fake).timing("deliver_after=600");
+    let host = Host::new(&fake).timing("forbidden_within=600");
     fake.fail("final", ALWAYS, Fault::Status(403));
     fake.queue(Payload::script(&["true"]));
     let runner = host.start();

@@ -8,7 +8,7 @@ use crate::http::{Answer, Failure, Method, Request, pushback, request_id};
 
 use super::GitlabLease;
 use super::upload::Chunk;
-use crate::gitlab::wire::answer::{self, Put};
+use crate::gitlab::wire::answer::{Put, Words, in_words};
 use crate::gitlab::wire::request::{Output, State, Update, user_agent};
 
 /// What an update says of the job.
@@ -58,8 +58,8 @@ impl GitlabLease {
         let body = serde_json::to_vec(&update).expect("an update has string keys");
         let url = format!("{}/api/v4/jobs/{}", self.data.url, self.data.id);
         let answer = self.send(Method::Put, &url, &[("Content-Type", "application/json")], &body)?;
-        let is_page = answer.status < 400 && answer::is_page(&answer.body);
-        let put = if is_page { Put::Failed } else { answer::put(answer.status, answer.header("Job-Status")) };
+        let words = Words::of(&answer);
+        let put = words.put();
         let line = self.in_words(Method::Put, &answer);
         if matches!(put, Put::Failed | Put::TraceInvalid) {
             log::warn!("{}: {line}", self.name);
@@ -68,7 +68,7 @@ impl GitlabLease {
             put,
             line,
             asked: pushback::wait(&answer),
-            may_pass: is_page || pushback::is_retriable(answer.status),
+            may_pass: words.may_pass(),
             interval: self.pace.interval(answer.header("X-GitLab-Trace-Update-Interval")),
         })
     }
@@ -98,7 +98,7 @@ impl GitlabLease {
         let request = Request { method, url, headers: &headers, body, deadline: self.timing.request_deadline };
         let sent = self.client.send(&request);
         self.contact = match &sent {
-            Ok(answer) if !pushback::is_retriable(answer.status) => Contact::Fine,
+            Ok(answer) if !Words::of(answer).may_pass() => Contact::Fine,
             _ => Contact::Failing,
         };
         let answer = sent.inspect_err(|e| log::warn!("{}: {method} {e}", self.name))?;
@@ -108,7 +108,7 @@ impl GitlabLease {
 
     /// A cancel comes with any status; it only rises to an abort.
     fn take_up(&mut self, answer: &Answer) {
-        if answer::is_canceling(answer.header("Job-Status")) && self.wanted == Wanted::Run {
+        if Words::of(answer).is_canceling() && self.wanted == Wanted::Run {
             log::info!("{}: canceled at the server", self.name);
             // The job's own time limit goes on; a cancel gives no less than what may be left of it.
             self.wanted = Wanted::Cancel { within: Duration::from_secs(self.data.timeout.max(60)) };
@@ -118,6 +118,6 @@ impl GitlabLease {
     pub(super) fn in_words(&self, method: Method, answer: &Answer) -> String {
         let path = if method == Method::Patch { "/trace" } else { "" };
         let url = format!("{}/api/v4/jobs/{}{path}", self.data.url, self.data.id);
-        answer::in_words(method, &url, answer)
+        in_words(method, &url, answer)
     }
 }

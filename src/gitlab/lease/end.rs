@@ -102,27 +102,22 @@ impl GitlabLease {
                 if self.end.refusals >= REFUSALS {
                     return true;
                 }
-                // Three tries within a minute.
-                self.pace.state.failed(now, Some(self.timing.deliver_after / REFUSALS));
+                // The second try soon, the third shortly before the time is up.
+                let within = self.timing.forbidden_within;
+                self.pace.state.wait(now, if self.end.refusals == 1 { within / 12 } else { within * 3 / 4 });
             }
             // The server works on it, for as long as it takes; it is no failure.
             Ok(Said { put: Put::Accepted, interval, .. }) => {
                 self.pace.heard(now);
                 self.renew(dir);
-                self.pace.state.failed(now, interval);
+                self.pace.state.wait_or_fail(now, interval);
             }
             Ok(Said { put: Put::TraceInvalid, interval, .. }) => {
                 self.upload.rewind();
-                self.pace.log.failed(now, interval);
-                self.pace.state.failed(now, interval);
+                self.pace.log.wait_or_fail(now, interval);
+                self.pace.state.wait_or_fail(now, interval);
             }
-            Ok(said) => {
-                // A server that waits for the first update refuses every other (protocol §5.3).
-                if std::mem::take(&mut self.is_assumed) && !said.may_pass {
-                    self.is_acknowledged = false;
-                }
-                self.pace.state.failed(now, said.asked);
-            }
+            Ok(said) => self.pace.state.failed(now, said.asked),
             Err(_) => self.pace.state.failed(now, None),
         }
         false

@@ -123,6 +123,19 @@ impl Retry {
         self.until = Some(now + wait);
     }
 
+    /// It did not fail, but is to be asked again.
+    pub(super) fn wait(&mut self, now: Instant, time: Duration) {
+        self.until = Some(now + time);
+    }
+
+    /// Wait as long as the server said; where it said nothing, as after a failure.
+    pub(super) fn wait_or_fail(&mut self, now: Instant, said: Option<Duration>) {
+        match said {
+            Some(time) => self.wait(now, time),
+            None => self.failed(now, None),
+        }
+    }
+
     /// The moment from which on it may be tried.
     pub(super) fn no_sooner(&self, than: Instant) -> Instant {
         self.until.map_or(than, |u| u.max(than))

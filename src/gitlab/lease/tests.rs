@@ -208,6 +208,32 @@ fn a_job_whose_server_is_down_runs_and_is_confirmed_before_anything_else_is_said
 }
 
 #[test]
+fn a_refused_first_update_is_made_again_before_the_log_and_not_for_ever() {
+    let mut once = rig(&[(400, ""), OK, STORED, OK]);
+    once.confirm();
+    once.write("x");
+    once.settle(&Outcome::success());
+    assert_eq!(once.calls()[1..], ["PUT running", "PATCH 0-0 x", "PUT success crc32:8cdc1683 1"]);
+    let mut always = rig(&[(400, ""), (400, ""), (400, ""), (400, ""), (400, ""), STORED, OK]);
+    always.confirm();
+    always.write("x");
+    always.settle(&Outcome::success());
+    assert_eq!(always.calls()[5..], ["PATCH 0-0 x", "PUT success crc32:8cdc1683 1"]);
+}
+
+#[test]
+fn a_login_page_in_the_servers_place_is_no_answer() {
+    let page = |status| (status, "Content-Type: text/html");
+    let timing = Timing { first_output: Duration::ZERO, ..Timing::default() };
+    let mut rig = rig_with(&[page(200), page(403), OK, page(202), STORED, page(200), page(403), OK], timing);
+    assert_eq!((rig.confirm(), rig.confirm(), rig.confirm()), ("Again".into(), "Again".into(), "Run".into()));
+    rig.write("x");
+    rig.settle(&Outcome::success());
+    let last = "PUT success crc32:8cdc1683 1";
+    assert_eq!(rig.calls()[3..], ["PATCH 0-0 x", "PATCH 0-0 x", last, last, last]);
+}
+
+#[test]
 fn a_cancel_is_heard_on_any_answer_and_only_rises() {
     let mut rig =
         rig(&[OK, (202, "Job-Status: canceling"), (200, "Job-Status: canceling"), (403, "Job-Status: canceled")]);

@@ -1,6 +1,6 @@
 //! What the server's answers mean: status and `Job-Status`, as closed enums (protocol §1.6.2, 1.6.3, 1.7).
 
-use crate::http::{Answer, Method, for_people};
+use crate::http::{Answer, Method, for_people, pushback};
 
 /// What an answer to `PUT jobs/:id` says, the first that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,44 +34,72 @@ pub enum Known {
     Nothing,
 }
 
-pub fn put(status: u16, job_status: Option<&str>) -> Put {
-    let known = if job_status.is_some() { Known::State } else { Known::Nothing };
-    match status {
-        _ if is_over(job_status) => Put::Abort(known),
-        403 | 404 => Put::Abort(known),
-        200 => Put::Done,
-        202 => Put::Accepted,
-        412 => Put::TraceInvalid,
-        _ => Put::Failed,
+/// What an answer says for itself, whichever request it is to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Words<'a> {
+    pub status: u16,
+    pub job_status: Option<&'a str>,
+    pub range: Option<&'a str>,
+    /// Somebody else speaks in the server's place: what it says of the job does not count.
+    pub is_html: bool,
+}
+
+impl<'a> Words<'a> {
+    pub fn of(answer: &'a Answer) -> Words<'a> {
+        Words {
+            status: answer.status,
+            job_status: answer.header("Job-Status"),
+            range: answer.header("Range"),
+            is_html: answer.header("Job-Status").is_none() && (answer.is_html() || is_page(&answer.body)),
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    pub fn may_pass(self) -> bool {
+        self.is_html || pushback::is_retriable(self.status)
+    }
+
+    pub fn put(self) -> Put {
+        let known = if self.job_status.is_some() { Known::State } else { Known::Nothing };
+        match self.status {
+            _ if self.is_html => Put::Failed,
+            _ if self.is_over() => Put::Abort(known),
+            403 | 404 => Put::Abort(known),
+            200 => Put::Done,
+            202 => Put::Accepted,
+            412 => Put::TraceInvalid,
+            _ => Put::Failed,
+        }
+    }
+
+    /// Note that 200 is no success here.
+    pub fn patch(self) -> Patch {
+        match self.status {
+            _ if self.is_html => Patch::Failed,
+            _ if self.is_over() => Patch::Abort,
+            403 => Patch::Abort,
+            202 => Patch::Stored,
+            404 => Patch::NotFound,
+            416 => Patch::Mismatch(stored(self.range)),
+            _ => Patch::Failed,
+        }
+    }
+
+    /// The job was canceled, or failed, at the server: nothing of it is wanted any more.
+    fn is_over(self) -> bool {
+        matches!(self.job_status, Some("canceled" | "failed"))
+    }
+
+    /// The job is to end gracefully. It comes with any status.
+    pub fn is_canceling(self) -> bool {
+        self.job_status == Some("canceling")
     }
 }
 
-/// Whether this is a page for people, as a captive portal or a proxy gives it with status 200: no word of
-/// the server's, which answers in JSON or with the bare status.
-pub fn is_page(body: &[u8]) -> bool {
+/// Whether this begins as a page does, whatever it is declared as: GitLab answers in JSON, or with the bare
+/// status.
+fn is_page(body: &[u8]) -> bool {
     body.trim_ascii_start().starts_with(b"<")
-}
-
-/// Note that 200 is no success here.
-pub fn patch(status: u16, job_status: Option<&str>, range: Option<&str>) -> Patch {
-    match status {
-        _ if is_over(job_status) => Patch::Abort,
-        403 => Patch::Abort,
-        202 => Patch::Stored,
-        404 => Patch::NotFound,
-        416 => Patch::Mismatch(stored(range)),
-        _ => Patch::Failed,
-    }
-}
-
-/// The job was canceled, or failed, at the server: nothing of it is wanted any more.
-pub fn is_over(job_status: Option<&str>) -> bool {
-    matches!(job_status, Some("canceled" | "failed"))
-}
-
-/// The job is to end gracefully. It comes with any status.
-pub fn is_canceling(job_status: Option<&str>) -> bool {
-    job_status == Some("canceling")
 }
 
 /// The size of the server's log by its `Range`: `0-<size>`, whose end is a length, no index.
@@ -134,7 +162,7 @@ mod tests {
             (429, None, Put::Failed),
             (500, None, Put::Failed),
         ] {
-            assert_eq!(put(status, job_status), want, "{status} {job_status:?}");
+            assert_eq!(Words { status, job_status, ..Words::default() }.put(), want, "{status} {job_status:?}");
         }
     }
 
@@ -154,7 +182,19 @@ mod tests {
             (409, None, None, Patch::Failed),
             (500, None, None, Patch::Failed),
         ] {
-            assert_eq!(patch(status, job_status, range), want, "{status} {job_status:?} {range:?}");
+            assert_eq!(
+                Words { status, job_status, range, is_html: false }.patch(),
+                want,
+                "{status} {job_status:?} {range:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_in_the_servers_place_decides_nothing() {
+        for status in [200, 202, 403, 404, 412, 416, 502] {
+            let words = Words { status, is_html: true, ..Words::default() };
+            assert!(words.put() == Put::Failed && words.patch() == Patch::Failed && words.may_pass(), "{status}");
         }
     }
 
