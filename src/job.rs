@@ -53,6 +53,7 @@ const OWN: Source = Source::Voice(u8::MAX);
 /// takes that for a crash.
 pub fn main(path: &Path) -> u8 {
     start::leave_session();
+    start::close_strays();
     let begun = JobDir::open(path).and_then(|dir| start::take_over(&dir).map(|handed| (dir, handed)));
     let (dir, (_lock, handed)) = match begun {
         Ok(begun) => begun,

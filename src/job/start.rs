@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -29,6 +29,18 @@ pub(super) struct Handed {
 /// Whatever else fails: nothing of the supervisor's or the manager's group reaches this process after it.
 pub(super) fn leave_session() {
     let _ = setsid();
+}
+
+/// Descriptors that the manager was started with (a supervisor's pipes, a shell's files) and passed on
+/// unknowing: no stage may have them (invariant 9). Nothing of ours is open yet beyond 0, 1 and 2.
+pub(super) fn close_strays() {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let strays: Vec<RawFd> =
+        open.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).filter(|n| *n > 2).collect();
+    for fd in strays {
+        // One of them was the listing's own, and is closed already.
+        let _ = nix::unistd::close(fd);
+    }
 }
 
 /// The lock, which is held as long as this process lives and given to nobody, and the rest. An error means

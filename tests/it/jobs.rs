@@ -311,7 +311,7 @@ fn a_nul_byte_in_a_value_fails_its_job() {
 #[test]
 fn a_job_without_steps_fails() {
     let payload = Payload::script(&[]).set("steps", json!(null));
-    check_bad("", |fake| fake.queue(payload), &["ERROR: Job failed", "steps"]);
+    check_bad("", |fake| fake.queue(payload), &["The job has no \"steps\""]);
 }
 
 #[test]

@@ -349,7 +349,7 @@ impl Runner {
 
     /// Waits for a text in the manager's own log; the line.
     pub(crate) fn says(&self, text: &str, within: Duration) -> String {
-        eventually(&format!("{text:?} in the runner's log:\n{}", "see below"), within, || {
+        eventually(&format!("{text:?} in the manager's log, as it follows"), within, || {
             self.log().lines().find(|l| l.contains(text)).map(str::to_owned)
         })
     }

@@ -134,6 +134,8 @@ pub(crate) struct Job {
     /// A fault or a restart may have hidden an answer: one mismatch is the server's doing.
     trace_disturbed: bool,
     final_disturbed: bool,
+    /// A fault hit the first update: the runner may go on without it (protocol §1.5.5).
+    confirm_disturbed: bool,
     /// In which life the last chunk came: the next one may begin with a guess (kill point 15).
     trace_life: u64,
     /// In which life its final update was accepted.
@@ -263,6 +265,7 @@ impl GitLab {
             trace_disturbed: false,
             trace_life: 0,
             final_disturbed: false,
+            confirm_disturbed: false,
             ended_in: 0,
             told: Told::default(),
         };
@@ -495,6 +498,8 @@ impl Site for Inner {
             job.trace_disturbed = true;
         } else {
             job.final_disturbed = true;
+            job.confirm_disturbed |= job.updates.is_empty();
+            job.trace_disturbed |= matches!(fault, Fault::Status(412));
         }
         if let Fault::Range(size) = fault {
             job.stored.truncate(usize::try_from(*size).unwrap_or(usize::MAX));
@@ -585,7 +590,9 @@ impl Inner {
             Some("running") => running(&mut world, request, id, body),
             Some("success" | "failed") => {
                 if world.options.two_phase && matches!(world.job(id).state, State::Waiting(_)) {
-                    world.violation(request, "a final state before the first update");
+                    if !world.job(id).confirm_disturbed {
+                        world.violation(request, "a final state before the first update");
+                    }
                     return Response::new(400, "text/plain", "400");
                 }
                 finish(&mut world, request, id, body, self.life())
@@ -605,7 +612,7 @@ impl Inner {
         if let Some(refusal) = self.refuse(&mut world, request, id, token, false) {
             return refusal;
         }
-        if matches!(world.job(id).state, State::Waiting(_)) {
+        if matches!(world.job(id).state, State::Waiting(_)) && !world.job(id).confirm_disturbed {
             world.violation(request, "log before the first update");
         }
         if !matches!(request.query.as_str(), "debug_trace=false" | "debug_trace=true") {
@@ -765,7 +772,7 @@ fn finish(world: &mut World, request: &Request, id: u64, body: Value, life: u64)
             None => response,
         }
     };
-    if job.updates.is_empty() {
+    if job.updates.is_empty() && !job.confirm_disturbed {
         world.violation(request, "a final state before the first update");
     }
     let job = world.job(id);
