@@ -65,10 +65,14 @@ pub fn start_job(dir: &Path, lock: File, control: UnixListener, stderr: File) ->
     let mut command = command("/proc/self/exe");
     command.arg0("runner").arg("job").arg(dir);
     command.stdin(lock).stdout(OwnedFd::from(control)).stderr(stderr);
-    let child = command.spawn()?;
+    let mut child = command.spawn()?;
     // Its pid stays its own until it is reaped, which only `Process` does.
     let pid = child.id();
-    let fd = pidfd_open(known(pid), PidfdFlags::empty())?;
+    let fd = pidfd_open(known(pid), PidfdFlags::empty()).inspect_err(|_| {
+        // Better none than one that nobody can end.
+        let _ = child.kill();
+        let _ = child.wait();
+    })?;
     Ok(Process { pid, start_time: table::stat(pid).map(|s| s.start_time).unwrap_or_default(), fd })
 }
 

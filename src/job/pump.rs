@@ -239,6 +239,10 @@ impl Work {
                         self.ground.log.write(from, &part, at);
                         self.ranges.count(log, memchr::memchr_iter(b'\n', &part).count() as u64);
                     }
+                    // A voice goes on, a stage that only prints has said all.
+                    if let Source::Stage(..) = from {
+                        self.ground.log.close(from);
+                    }
                 }
                 Order::Begin { stage, pipes } => self.begin(&stage, pipes),
                 Order::Cut(stage) => self.cut(|feed| feed.stage == stage),
