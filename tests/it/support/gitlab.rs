@@ -494,9 +494,11 @@ impl Site for Inner {
             _ => return,
         };
         let Some(job) = world.jobs.get_mut(&id) else { return };
-        if is_trace {
+        // 412 asks for all of the log again, which the site still has.
+        if is_trace || matches!(fault, Fault::Status(412)) {
             job.trace_disturbed = true;
-        } else {
+        }
+        if !is_trace {
             job.final_disturbed = true;
             job.confirm_disturbed |= job.updates.is_empty();
             job.trace_disturbed |= matches!(fault, Fault::Status(412));
