@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::fake::Fake;
+use super::host::Host;
 
 /// Takes the queued job as a runner does, over one connection, with a shell that does nothing; from the
 /// hand-out to the final update.
-pub(crate) fn empty_job(fake: &Fake) -> Duration {
+pub(crate) fn empty_job(fake: &Fake, host: &Host, arguments: &[&str]) -> Duration {
     let stream = TcpStream::connect(fake.address()).expect("the fake listens");
     stream.set_nodelay(true).expect("a TCP socket");
     let mut line = Line { reader: BufReader::new(&stream), stream: &stream };
@@ -19,7 +20,7 @@ pub(crate) fn empty_job(fake: &Fake) -> Duration {
     line.call("POST", "/api/v4/jobs/request", b"{\"token\": \"t\"}");
     let job = format!("/api/v4/jobs/{id}");
     line.call("PUT", &job, b"{\"token\": \"t\", \"state\": \"running\"}");
-    shell();
+    shell(host, arguments);
     // About as much as the log of an empty job has.
     line.call("PATCH", &format!("{job}/trace"), &[b'x'; 1500]);
     line.call("PUT", &job, b"{\"token\": \"t\", \"state\": \"success\"}");
@@ -40,8 +41,10 @@ pub(crate) fn two_cats(file: &Path, out: &Path) -> Duration {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the floor is made of plain processes")]
-fn shell() {
-    let mut bash = Command::new("bash").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash is there");
+fn shell(host: &Host, arguments: &[&str]) {
+    let mut command = Command::new("bash");
+    host.environment(command.args(arguments));
+    let mut bash = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash is there");
     bash.stdin.take().expect("it is piped").write_all(b"true\n").expect("bash reads");
     assert!(bash.wait_with_output().expect("our child").status.success());
 }

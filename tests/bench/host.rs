@@ -44,15 +44,25 @@ impl Host {
     #[expect(clippy::disallowed_methods, reason = "a benchmark starts the binary as a supervisor does")]
     pub(crate) fn start(&mut self) {
         let log = File::create(self.path("runner.log")).expect("the directory is writable");
-        let child = Command::new(&self.binary)
-            .arg("--config")
-            .arg(self.path("config.toml"))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a descriptor"))
-            .stderr(log)
-            .spawn()
-            .expect("the binary starts");
-        self.manager = Some(child);
+        let mut command = Command::new(&self.binary);
+        self.environment(command.arg("--config").arg(self.path("config.toml")));
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
+        self.manager = Some(command.spawn().expect("the binary starts"));
+    }
+
+    /// That of a service: nobody's profile slows the login shell of a job.
+    pub(crate) fn environment(&self, command: &mut Command) {
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", self.dir.path());
+    }
+
+    /// Something else meanwhile, with the manager stopped in its polls: it must not take the other's jobs.
+    pub(crate) fn pause(&self, meanwhile: impl FnOnce()) {
+        let pid = Pid::from_child(self.manager.as_ref().expect("the manager was started"));
+        kill_process(pid, Signal::STOP).expect("it is our child");
+        // A poll that was on its way is answered meanwhile.
+        let _ = crossbeam_channel::never::<()>().recv_timeout(Duration::from_millis(5));
+        meanwhile();
+        kill_process(pid, Signal::CONT).expect("it is our child");
     }
 
     pub(crate) fn pid(&self) -> u32 {

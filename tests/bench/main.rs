@@ -16,7 +16,7 @@ use fake::Fake;
 use host::Host;
 
 /// Bytes of log in a throughput row.
-const LOG: usize = 256 << 20;
+const LOG: usize = 128 << 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -25,11 +25,13 @@ fn main() {
     let binary = given.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_runner")));
     let binary = fs::canonicalize(&binary).unwrap_or_else(|e| panic!("{}: {e}", binary.display()));
     let fake = Fake::start();
+    println!("{}", binary.display());
     println!("{:<44} {:>14}   {:<14} floor", "", "measured", "goal");
     size(&binary);
     start(&binary, &fake);
     idle(&binary, &fake);
     empty_job(&binary, &fake);
+    one_job(&binary, &fake);
     many_jobs(&binary, &fake);
     log(&binary, &fake);
 }
@@ -71,23 +73,27 @@ fn idle(binary: &Path, fake: &Fake) {
     host.stop();
 }
 
-/// From the hand-out to the final update, beside the same calls and one bash by hand. The two take turns,
-/// so that a busy host slows both.
+/// From the hand-out to the final update, beside the same calls and one shell by hand: a login shell, as a
+/// job has, and a plain one. They take turns, so that a busy host slows all.
 fn empty_job(binary: &Path, fake: &Fake) {
     let mut host = Host::new(binary, fake, 1, 1);
     host.start();
-    let (mut ours, mut floors) = (Vec::new(), Vec::new());
-    for _ in 0..25 {
+    let (mut ours, mut login, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..20 {
         let id = fake.queue(&["true"], &[]);
         ours.push(run(fake, &host, id).0);
+        host.pause(|| {
+            login.push(floor::empty_job(fake, &host, &["-l"]));
+            plain.push(floor::empty_job(fake, &host, &[]));
+        });
     }
     host.stop();
-    for _ in 0..25 {
-        floors.push(floor::empty_job(fake));
-    }
-    let (ours, floor) = (median(ours), median(floors));
-    row("empty job, hand-out to final update", ms(ours), "2 x floor", &ratio(ours, floor));
+    let (ours, login, plain) = (median(ours), median(login), median(plain));
+    let floors = format!("{}; plain shell: {}", ratio(ours, login), ratio(ours, plain));
+    row("empty job, hand-out to final update", ms(ours), "2 x floor", &floors);
+}
 
+fn one_job(binary: &Path, fake: &Fake) {
     let mut host = Host::new(binary, fake, 1, 1);
     host.start();
     let id = fake.queue(&["echo started", "sleep 2"], &[]);
@@ -114,30 +120,28 @@ fn many_jobs(binary: &Path, fake: &Fake) {
     host.stop();
 }
 
-/// A large log, as the script sees it and to the final update.
+/// A large log, as the script sees it and to the final update; the best of three, and so its floor.
 fn log(binary: &Path, fake: &Fake) {
     let mut host = Host::new(binary, fake, 1, 1);
-    let secrets: Vec<String> =
-        (0..50_u64).map(|n| format!("s3cret-{:016x}", (n + 7).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let secret = |n: u64| format!("s3cret-{:016x}", (n + 7).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let secrets: Vec<String> = (0..50).map(secret).collect();
     let (file, times) = (host.path("log.txt"), host.path("times"));
     write_log(&file, &secrets);
     host.start();
     for masks in [&[][..], &secrets[..]] {
-        let floor = floor::two_cats(&file, &host.path("copy"));
-        let id = fake.queue(
-            &[
-                "began=$(date +%s%N)",
-                &format!("cat {}", file.display()),
-                &format!("echo $(($(date +%s%N) - began)) >{}", times.display()),
-            ],
-            masks,
-        );
-        let (total, bytes) = run(fake, &host, id);
-        let seen =
-            fs::read_to_string(&times).ok().and_then(|t| t.trim().parse().ok()).expect("the script wrote its time");
-        let script = Duration::from_nanos(seen);
+        let (mut script, mut total, mut floor) = (Duration::MAX, Duration::MAX, Duration::MAX);
+        for _ in 0..3 {
+            floor = floor.min(floor::two_cats(&file, &host.path("copy")));
+            let began = "began=$(date +%s%N)";
+            let ended = format!("echo $(($(date +%s%N) - began)) >{}", times.display());
+            let id = fake.queue(&[began, &format!("cat {}", file.display()), &ended], masks);
+            let (took, bytes) = run(fake, &host, id);
+            assert!(bytes > LOG / 2, "the server got {bytes} bytes of {LOG}: {}", host.said());
+            let nanos = fs::read_to_string(&times).ok().and_then(|t| t.trim().parse().ok());
+            script = script.min(Duration::from_nanos(nanos.expect("the script wrote its time")));
+            total = total.min(took);
+        }
         let n = masks.len();
-        assert!(bytes > LOG / 2, "the server got {bytes} bytes of {LOG}: {}", host.said());
         row(&format!("log, {n} masks: as the script sees it"), speed(script), "300 MB/s", &speed_ratio(script, floor));
         row(&format!("log, {n} masks: to the final update"), speed(total), "300 MB/s", &speed_ratio(total, floor));
     }
