@@ -142,7 +142,7 @@ impl Process {
     }
 }
 
-/// Whether one of these became readable within `limit`; at once with an empty list.
+/// Whether one of these became readable within `limit`.
 pub(crate) fn wait_any(fds: &[BorrowedFd<'_>], limit: Duration) -> bool {
     let end = Instant::now() + limit;
     let mut polls: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();

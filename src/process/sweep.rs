@@ -65,7 +65,12 @@ fn end(find: &dyn Fn() -> Vec<Stat>, left: &dyn Fn() -> Duration) -> Vec<String>
         held.signal(Signal::KILL);
         let over = left().is_zero();
         // The last KILL gets its moment, too.
-        held.wait(if over { PASS } else { PASS.min(left()) });
+        let patience = if over { PASS } else { PASS.min(left()) };
+        if held.0.is_empty() && found > 0 {
+            // None could be opened: they are on their way out, or there is no descriptor left for them.
+            wait_any(&[], patience);
+        }
+        held.wait(patience);
         held.forget_gone();
         if over {
             return find().iter().map(|s| format!("{} {}", s.pid, s.comm)).collect();
@@ -166,6 +171,22 @@ mod tests {
         assert_eq!(pids(2), [9, 5]);
         assert_eq!(pids(5), [9]);
         assert_eq!(pids(9), [] as [u32; 0]);
+    }
+
+    /// Kill point 22: what cannot be signalled is named, in time.
+    #[test]
+    fn a_sweep_ends_and_names_what_it_could_not_end() {
+        let stuck = Stat { comm: "stuck".to_owned(), ..stat(std::process::id(), 1, false) };
+        let looks = std::cell::Cell::new(0);
+        let until = Instant::now() + Duration::from_millis(500);
+        let find = || {
+            looks.set(looks.get() + 1);
+            vec![stuck.clone()]
+        };
+        let left = end(&find, &|| until.saturating_duration_since(Instant::now()));
+        assert_eq!(left, [format!("{} stuck", stuck.pid)]);
+        assert!(Instant::now() < until + Duration::from_secs(2));
+        assert!(looks.get() < 20, "it waits between its looks: {}", looks.get());
     }
 
     /// Kill point 4: sessions of their own, double forks, and a child without the tag.
