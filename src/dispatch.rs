@@ -262,3 +262,6 @@ pub(in crate::dispatch) fn why(by: By) -> Why {
         By::Int => Why::Interrupted,
     }
 }
+
+#[cfg(test)]
+mod tests;

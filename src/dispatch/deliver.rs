@@ -90,6 +90,7 @@ impl Line {
         let mut open = true;
         loop {
             if self.watch.level().lets_go() {
+                self.jobs.extend(self.inbox.try_iter());
                 self.jobs.drain(..).for_each(|_| (self.done)(Gone::Left));
                 return;
             }
