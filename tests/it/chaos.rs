@@ -4,7 +4,7 @@
 //!
 //! `RUNNER_CHAOS=300` kills so often; `RUNNER_CHAOS_SEED` repeats a run. The seed is printed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use rustix::process::Signal;
 
 use crate::support::binary::{Host, Runner};
 use crate::support::gitlab::{GitLab, Job, State};
+use crate::support::http::{Fault, ONCE};
 use crate::support::payload::Payload;
 use crate::support::{SOON, processes, tick};
 
@@ -87,8 +88,7 @@ fn every_job_ends_exactly_once_whatever_is_killed() {
     let host = Host::new(&fake).global("concurrent = 3").timing("state_lock=10000");
     let sleep = processes::unique_sleep();
     let mut jobs: BTreeMap<u64, Kind> = BTreeMap::new();
-    // Job processes that the test killed, by the job's id: those jobs may be system failures.
-    let mut killed: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut harm = Harm::default();
     let mut queue = |fake: &GitLab, dice: &mut Dice| {
         let kind = KINDS[usize::try_from(dice.below(KINDS.len() as u64)).unwrap()];
         jobs.insert(fake.queue(kind.payload(&sleep)), kind);
@@ -98,15 +98,18 @@ fn every_job_ends_exactly_once_whatever_is_killed() {
     for round in 0..kills {
         let open = fake.jobs().iter().filter(|j| !j.state.is_final()).count();
         (open..5).for_each(|_| queue(&fake, &mut dice));
-        tick(Duration::from_micros(dice.below(400_000)));
+        // Half of the instants soon after the last start, where the most happens.
+        let span = if dice.below(2) == 0 { 40_000 } else { 400_000 };
+        harm.disturb(&fake, &mut dice);
+        tick(Duration::from_micros(dice.below(span)));
         match dice.below(4) {
-            0 => kill_job_process(&host, &mut dice, &mut killed),
+            0 => harm.kill_job_process(&host, &mut dice),
             1 => {
                 runner.kill();
-                kill_job_process(&host, &mut dice, &mut killed);
+                harm.kill_job_process(&host, &mut dice);
             }
             2 => {
-                kill_job_process(&host, &mut dice, &mut killed);
+                harm.kill_job_process(&host, &mut dice);
                 runner.kill();
             }
             _ => runner.kill(),
@@ -116,48 +119,74 @@ fn every_job_ends_exactly_once_whatever_is_killed() {
         }
         assert!(runner.is_alive(), "round {round} of seed {seed}");
     }
-    check_all(&fake, &host, runner, &jobs, &killed, seed);
+    fake.server.heal();
+    check_all(&fake, &host, runner, &jobs, &harm, seed);
     let left = processes::with_command(&sleep);
     assert!(left.is_empty(), "seed {seed}: {left:?}");
 }
 
-/// One of those that live, if any does.
-fn kill_job_process(host: &Host, dice: &mut Dice, killed: &mut BTreeMap<u64, u32>) {
-    let mut living = Vec::new();
-    for dir in host.jobs() {
-        let Ok(text) = fs::read(dir.join("started")) else { continue };
-        let Ok(started) = serde_json::from_slice::<serde_json::Value>(&text) else { continue };
-        let (Some(pid), Some(start)) = (started["pid"].as_u64(), started["start_time"].as_u64()) else { continue };
-        let pid = u32::try_from(pid).unwrap();
-        let id = dir.file_name().unwrap().to_str().unwrap().rsplit('-').next().unwrap().parse::<u64>().unwrap();
-        if processes::read(pid).is_some_and(|p| p.start_time == start) {
-            living.push((id, pid));
-        }
-    }
-    if living.is_empty() {
-        return;
-    }
-    let (id, pid) = living[usize::try_from(dice.below(living.len() as u64)).unwrap()];
-    processes::signal(pid, Signal::KILL);
-    *killed.entry(id).or_default() += 1;
+/// What was done to which job.
+#[derive(Default)]
+struct Harm {
+    /// Its job process was killed: it may be a system failure.
+    killed: BTreeSet<u64>,
+    /// It was running when a person canceled it.
+    canceled: BTreeSet<u64>,
+    faults: u32,
 }
 
-fn check_all(
-    fake: &GitLab,
-    host: &Host,
-    runner: Runner,
-    jobs: &BTreeMap<u64, Kind>,
-    killed: &BTreeMap<u64, u32>,
-    seed: u64,
-) {
+impl Harm {
+    /// Now and then a fault of the network, now and then a cancel.
+    fn disturb(&mut self, fake: &GitLab, dice: &mut Dice) {
+        if dice.below(3) == 0 {
+            let pick = |dice: &mut Dice, n: usize| usize::try_from(dice.below(n as u64)).unwrap();
+            let label = ["poll", "confirm", "trace", "final"][pick(dice, 4)];
+            let late = Duration::from_millis(30);
+            let faults =
+                [Fault::Status(500), Fault::Status(503), Fault::Reset, Fault::Lost, Fault::Cut, Fault::Late(late)];
+            fake.fail(label, ONCE, faults[pick(dice, 6)].clone());
+            self.faults += 1;
+        }
+        if dice.below(6) == 0
+            && let Some(job) = fake.jobs().iter().rfind(|j| j.state == State::Running)
+            && fake.cancel_running(job.id)
+        {
+            self.canceled.insert(job.id);
+        }
+    }
+
+    /// One of those that live, if any does.
+    fn kill_job_process(&mut self, host: &Host, dice: &mut Dice) {
+        let mut living = Vec::new();
+        for dir in host.jobs() {
+            let Ok(text) = fs::read(dir.join("started")) else { continue };
+            let Ok(started) = serde_json::from_slice::<serde_json::Value>(&text) else { continue };
+            let (Some(pid), Some(start)) = (started["pid"].as_u64(), started["start_time"].as_u64()) else { continue };
+            let pid = u32::try_from(pid).unwrap();
+            let id = dir.file_name().unwrap().to_str().unwrap().rsplit('-').next().unwrap().parse::<u64>().unwrap();
+            if processes::read(pid).is_some_and(|p| p.start_time == start) {
+                living.push((id, pid));
+            }
+        }
+        if living.is_empty() {
+            return;
+        }
+        let (id, pid) = living[usize::try_from(dice.below(living.len() as u64)).unwrap()];
+        processes::signal(pid, Signal::KILL);
+        self.killed.insert(id);
+    }
+}
+
+fn check_all(fake: &GitLab, host: &Host, runner: Runner, jobs: &BTreeMap<u64, Kind>, harm: &Harm, seed: u64) {
     let from = Instant::now();
     for (id, kind) in jobs {
         let job = fake.finished(*id, Duration::from_secs(60));
-        check(&job, *kind, killed.contains_key(id), seed);
+        check(&job, *kind, harm, seed);
     }
     let redelivered: usize = fake.jobs().iter().map(Job::redeliveries).sum();
+    let (canceled, faults) = (harm.canceled.len(), harm.faults);
     eprintln!(
-        "chaos: {} jobs, {redelivered} redeliveries, all ended {:?} after the last kill",
+        "chaos: {} jobs, {canceled} canceled, {faults} faults, {redelivered} redeliveries; all ended {:?} after the last kill",
         jobs.len(),
         from.elapsed()
     );
@@ -168,7 +197,8 @@ fn check_all(
 }
 
 /// The state that its kind allows, and its output: whole, or a beginning of it when it was killed.
-fn check(job: &Job, kind: Kind, killed: bool, seed: u64) {
+fn check(job: &Job, kind: Kind, harm: &Harm, seed: u64) {
+    let (killed, canceled) = (harm.killed.contains(&job.id), harm.canceled.contains(&job.id));
     let word = format!("seed {seed}: job {} ({kind:?}, killed: {killed})", job.id);
     let want = match kind {
         Kind::Fails => (State::Failed, Some("script_failure")),
@@ -176,13 +206,13 @@ fn check(job: &Job, kind: Kind, killed: bool, seed: u64) {
     };
     let got = (job.state, job.failure_reason());
     let crashed = got == (State::Failed, Some("runner_system_failure"));
-    assert!(got == want || (killed && crashed), "{word}: {got:?}\n{}", job.text());
-    assert_eq!(job.updates.iter().filter(|u| u.1["state"] != "running").count(), 1, "{word}: final updates");
+    let stopped = canceled && job.state == State::Canceled;
+    assert!(got == want || stopped || (killed && crashed), "{word}: {got:?}\n{}", job.text());
     let log = job.text();
     let output = kind.output();
     let first = output.lines().next().unwrap();
     let times = log.lines().filter(|l| *l == first).count();
-    if crashed {
+    if crashed || stopped {
         assert!(times <= 1, "{word}: the script ran twice\n{log}");
         return;
     }

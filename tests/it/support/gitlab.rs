@@ -289,6 +289,17 @@ impl GitLab {
         self.set_state(id, State::Canceling);
     }
 
+    /// The same, but only of a job that runs; whether it did.
+    pub(crate) fn cancel_running(&self, id: u64) -> bool {
+        let mut world = self.inner.world();
+        let job = world.job(id);
+        let runs = job.state == State::Running;
+        if runs {
+            job.state = State::Canceling;
+        }
+        runs
+    }
+
     /// A person insists: the job is over for the server.
     pub(crate) fn force_cancel(&self, id: u64) {
         self.set_state(id, State::Canceled);
