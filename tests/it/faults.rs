@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::support::SOON;
 use crate::support::binary::Host;
 use crate::support::gitlab::{GitLab, State};
 use crate::support::http::{Fault, Response};
 use crate::support::payload::Payload;
+use crate::support::{SOON, at_once};
 
 const SCRIPT: &[&str] = &["for i in 1 2 3 4 5; do echo line $i; sleep 0.06; done"];
 const WANTED: &str = "\nline 1\nline 2\nline 3\nline 4\nline 5\n";
@@ -51,41 +51,45 @@ fn check(label: &str, nth: std::ops::RangeInclusive<u32>, fault: Fault) {
 
 #[test]
 fn a_job_request_that_fails_is_made_again() {
-    passing().into_iter().for_each(|fault| check("poll", 1..=1, fault));
+    at_once(passing(), |fault| check("poll", 1..=1, fault));
 }
 
 #[test]
 fn a_first_update_that_fails_does_not_stop_the_job() {
-    passing().into_iter().for_each(|fault| check("confirm", 1..=1, fault));
+    at_once(passing(), |fault| check("confirm", 1..=1, fault));
 }
 
 #[test]
 fn a_log_upload_that_fails_is_made_again_from_where_the_server_stands() {
-    passing().into_iter().for_each(|fault| check("trace", 2..=2, fault));
+    at_once(passing(), |fault| check("trace", 2..=2, fault));
 }
 
 #[test]
 fn a_touch_that_fails_is_forgotten() {
-    passing().into_iter().for_each(|fault| check("touch", 1..=1, fault));
+    at_once(passing(), |fault| check("touch", 1..=1, fault));
 }
 
 #[test]
 fn a_final_update_that_fails_is_made_again() {
-    passing().into_iter().for_each(|fault| check("final", 1..=1, fault));
+    at_once(passing(), |fault| check("final", 1..=1, fault));
 }
 
 #[test]
 fn faults_in_a_row_are_lived_through() {
+    let mut cases = Vec::new();
     for label in ["poll", "trace", "final"] {
-        check(label, 1..=7, Fault::Status(500));
-        check(label, 1..=4, Fault::Reset);
+        cases.push((label, 1..=7, Fault::Status(500)));
+        cases.push((label, 1..=4, Fault::Reset));
     }
-    check("trace", 2..=5, Fault::Lost);
-    check("trace", 1..=3, Fault::Range(0));
-    check("final", 1..=2, Fault::Status(202));
-    check("final", 1..=2, Fault::Status(412));
-    check("trace", 2..=3, Fault::Status(200));
-    check("trace", 2..=2, Fault::Status(404));
+    cases.extend([
+        ("trace", 2..=5, Fault::Lost),
+        ("trace", 1..=3, Fault::Range(0)),
+        ("final", 1..=2, Fault::Status(202)),
+        ("final", 1..=2, Fault::Status(412)),
+        ("trace", 2..=3, Fault::Status(200)),
+        ("trace", 2..=2, Fault::Status(404)),
+    ]);
+    at_once(cases, |(label, nth, fault)| check(label, nth, fault));
 }
 
 #[test]

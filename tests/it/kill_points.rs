@@ -14,7 +14,7 @@ use crate::support::binary::{Host, Runner, SmallDisk};
 use crate::support::gitlab::{GitLab, State, TOKEN};
 use crate::support::http::{ALWAYS, Fault, ONCE, Response};
 use crate::support::payload::Payload;
-use crate::support::{SOON, eventually, processes, root_or_skip, tick};
+use crate::support::{SOON, at_once, eventually, processes, root_or_skip, tick};
 
 /// A script that notes each run in the host's directory.
 fn noting(host: &Host, more: &[&str]) -> Payload {
@@ -37,7 +37,8 @@ fn begun(host: Host, fake: &GitLab) -> (Host, Runner, u64) {
 
 #[test]
 fn kp01_a_manager_killed_between_directory_and_spawn_runs_the_job_once() {
-    for point in ["directory-filled", "directory-renamed", "confirmed", "before-spawn", "spawned"] {
+    let points = ["directory-filled", "directory-renamed", "confirm-answered", "confirmed", "before-spawn", "spawned"];
+    at_once(points.to_vec(), |point| {
         let fake = GitLab::with(|o| o.acknowledge_within = Duration::from_millis(1000));
         let mut host = Host::new(&fake);
         let pause = host.pause(point);
@@ -53,7 +54,7 @@ fn kp01_a_manager_killed_between_directory_and_spawn_runs_the_job_once() {
         assert_ran_once(&host);
         host.assert_idle(&runner);
         runner.finish();
-    }
+    });
 }
 
 #[test]
@@ -464,7 +465,8 @@ fn kp25_only_what_the_server_says_is_final_drops_a_job() {
         with_status(200, "whatever"),
     ];
     let drops = vec![Fault::Status(403), Fault::Status(404), with_status(200, "canceled"), with_status(200, "failed")];
-    for (fault, runs) in goes_on.into_iter().map(|f| (f, true)).chain(drops.into_iter().map(|f| (f, false))) {
+    let cases = goes_on.into_iter().map(|f| (f, true)).chain(drops.into_iter().map(|f| (f, false)));
+    at_once(cases.collect(), |(fault, runs)| {
         let word = format!("{fault:?}");
         let fake = GitLab::with(|o| o.two_phase = false);
         let host = Host::new(&fake);
@@ -483,7 +485,7 @@ fn kp25_only_what_the_server_says_is_final_drops_a_job() {
         runner.finish();
         let bad = fake.take_violations();
         assert!(bad.is_empty(), "{word}: {bad:?}");
-    }
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::binary::Host;
-use crate::support::{SOON, eventually, processes, text, tick};
+use crate::support::{SOON, at_once, eventually, processes, text, tick};
 
 /// A spool directory that several hosts may share.
 struct Spool(tempfile::TempDir);
@@ -151,7 +151,7 @@ fn kp19_a_kill_at_any_step_leaves_every_job_once_in_done() {
         "delivered",
         "directory-gone",
     ];
-    for step in steps {
+    at_once(steps.to_vec(), |step| {
         let spool = Spool::new();
         let mut host = spool.host("");
         let note = format!("echo ran >> {}", host.path("ran").display());
@@ -168,7 +168,7 @@ fn kp19_a_kill_at_any_step_leaves_every_job_once_in_done() {
         host.assert_idle(&runner);
         assert_eq!(fs::read_to_string(host.path("ran")).unwrap(), "ran\n", "{step}");
         runner.finish();
-    }
+    });
 }
 
 #[test]

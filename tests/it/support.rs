@@ -28,6 +28,20 @@ pub(crate) fn tick(time: Duration) {
     let _ = crossbeam_channel::never::<()>().recv_timeout(time);
 }
 
+/// Runs every case, a few at a time: they wait more than they work. A panic in one is the test's.
+pub(crate) fn at_once<T: Send>(cases: Vec<T>, run: impl Fn(T) + Sync) {
+    let (put, take) = crossbeam_channel::unbounded();
+    cases.into_iter().for_each(|case| put.send(case).unwrap());
+    drop(put);
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            let take = take.clone();
+            let run = &run;
+            scope.spawn(move || take.iter().for_each(run));
+        }
+    });
+}
+
 /// The bound of waits that are expected to be over at once: generous, two busy cores share the tests.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
