@@ -68,6 +68,23 @@ fn a_job_that_succeeds_shows_its_log_and_its_checksum() {
 }
 
 #[test]
+fn the_server_has_the_local_log_byte_for_byte() {
+    let fake = GitLab::start();
+    let mut host = Host::new(&fake);
+    let pause = host.pause("settled");
+    let id = fake.queue(Payload::script(&["seq 1 30000", "printf '\\x00\\xff\\r no end'", "exit 3"]));
+    let runner = host.start();
+    pause.reached();
+    let local = std::fs::read(host.job_dir().join("log")).unwrap();
+    let job = fake.job(id);
+    assert!(job.stored == local, "{} bytes are stored, {} are in the local log", job.stored.len(), local.len());
+    assert_eq!(result(&job), (State::Failed, Some("script_failure"), Some(3)));
+    pause.release();
+    host.assert_idle(&runner);
+    runner.finish();
+}
+
+#[test]
 fn an_exit_code_is_the_jobs() {
     let job = run(Payload::script(&["echo before", "exit 37", "echo after"]));
     assert_eq!(result(&job), (State::Failed, Some("script_failure"), Some(37)));

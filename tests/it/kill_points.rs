@@ -397,6 +397,40 @@ fn kp21_a_binary_that_is_replaced_or_deleted_goes_on_running_jobs() {
 }
 
 #[test]
+fn kp21_directories_of_the_release_before_are_taken_up() {
+    use runner::model::{ForgeKind, JobName};
+    let fake = GitLab::start();
+    let host = Host::new(&fake);
+    let ended = fake.queue(Payload::script(&[]).id(1001));
+    fake.was_confirmed(ended);
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/jobdir-1");
+    // All of its log had been sent, as its note says.
+    fake.append(ended, &fs::read(data.join("ended/log")).unwrap());
+    let taken = fake.queue(Payload::script(&[]).id(1002));
+    fake.set_state(taken, State::Waiting(Instant::now() + SOON));
+    fs::create_dir_all(host.state().join("jobs")).unwrap();
+    fs::set_permissions(host.state(), fs::Permissions::from_mode(0o700)).unwrap();
+    for (kind, id) in [("ended", ended), ("taken", taken)] {
+        let name = JobName::new(ForgeKind::Gitlab, &fake.url(), &id.to_string());
+        let to = host.state().join("jobs").join(name.as_str());
+        copy_dir(&data.join(kind), &to);
+        for file in ["lease.json", "job.json"].map(|f| to.join(f)).into_iter().filter(|f| f.exists()) {
+            let text = fs::read_to_string(&file).unwrap();
+            let text = text.replace("@URL@", &fake.url()).replace("@HOST@", &host.path("").display().to_string());
+            fs::write(file, text).unwrap();
+        }
+    }
+    let runner = host.start();
+    for id in [ended, taken] {
+        let job = fake.finished(id, SOON);
+        assert_eq!(job.state, State::Success, "{}", job.text());
+        assert!(job.text().contains("\nof the release before\n"), "{}", job.text());
+    }
+    host.assert_idle(&runner);
+    runner.finish();
+}
+
+#[test]
 fn kp23_a_job_process_that_stopped_answering_is_killed_with_its_tree() {
     for adopted in [false, true] {
         let fake = GitLab::start();

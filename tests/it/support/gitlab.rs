@@ -310,6 +310,16 @@ impl GitLab {
         self.inner.changed.notify_all();
     }
 
+    /// The job was given to an earlier manager, which confirmed it.
+    pub(crate) fn was_confirmed(&self, id: u64) {
+        let mut world = self.inner.world();
+        let job = world.job(id);
+        job.state = State::Running;
+        job.deliveries.push(Instant::now());
+        job.updates.push((Instant::now(), json!({"state": "running"})));
+        job.trace_disturbed = true;
+    }
+
     /// The server loses what it had from `size` on.
     pub(crate) fn truncate(&self, id: u64, size: usize) {
         let mut world = self.inner.world();
