@@ -107,7 +107,7 @@ timing! {
     connect_timeout = 30_000;
     resolve_timeout = 30_000;
     /// First log upload after the first output.
-    first_output = 200;
+    first_output = 600;
     /// Log uploads while the server names no interval (protocol §2.1).
     update_interval = 3_000;
     /// The cap on the interval that a server names (protocol §2.1).

@@ -176,8 +176,8 @@ mod tests {
         let mut pace = pace(now);
         assert_eq!(check(&mut pace, 0, true, now), "wait 0/30000");
         let seen = now + SECOND;
-        assert_eq!(check(&mut pace, 10, true, seen), "wait 200/200");
-        assert_eq!(check(&mut pace, 20, true, seen + Duration::from_millis(200)), "log");
+        assert_eq!(check(&mut pace, 10, true, seen), "wait 600/600");
+        assert_eq!(check(&mut pace, 20, true, seen + Duration::from_millis(600)), "log");
         pace.logged(seen);
         assert_eq!(check(&mut pace, 0, false, seen), "wait 3000/30000");
         assert_eq!(check(&mut pace, 5, false, seen + SECOND), "wait 2000/2000");
