@@ -9,6 +9,7 @@
 pub mod control;
 pub mod deliver;
 mod held;
+mod sides;
 mod spawn;
 mod sweep;
 mod tend;
@@ -17,7 +18,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crossbeam_channel::select;
+use crossbeam_channel::{Sender, select};
 use log::Level;
 
 use crate::clock::Timing;
@@ -31,6 +32,7 @@ use crate::shutdown::{self, By, Stop};
 
 pub use held::{Held, Who};
 use held::{level_of, numbered, said, say};
+pub use sides::News;
 
 /// What every job of this manager stands on.
 #[derive(Clone, Debug)]
@@ -43,6 +45,14 @@ pub struct Desk {
     pub ground: Ground,
     pub stop: Stop,
     pub registry: Registry,
+    pub news: Sender<News>,
+}
+
+impl Desk {
+    /// The supervisor may be gone: then nobody needs to know.
+    fn tell(&self, news: News) {
+        let _ = self.news.send(news);
+    }
 }
 
 /// What became of a job, as its thread reports it.
@@ -180,7 +190,9 @@ fn confirm(desk: &Desk, held: &mut Held) -> Confirmed {
         if let Some(why) = held.told {
             return Confirmed::Ended(why);
         }
-        match held.lease.confirm(&held.dir, Instant::now()) {
+        let said = held.lease.confirm(&held.dir, Instant::now());
+        held.open_sides();
+        match said {
             Confirm::Run => {
                 diag::point("confirmed");
                 return Confirmed::Run;
@@ -190,6 +202,7 @@ fn confirm(desk: &Desk, held: &mut Held) -> Confirmed {
             Confirm::Again { at } => {
                 select! {
                     recv(watch.changed()) -> _ => {}
+                    recv(held.sides.heard) -> heard => heard.into_iter().for_each(|h| held.hear(desk, h)),
                     default(at.saturating_duration_since(Instant::now())) => {}
                 }
             }
@@ -223,6 +236,7 @@ fn finish(desk: &Desk, mut held: Held, outcome: Outcome) -> Fate {
         }
         select! {
             recv(watch.changed()) -> _ => {}
+            recv(held.sides.heard) -> heard => heard.into_iter().for_each(|h| held.hear(desk, h)),
             default(until.saturating_duration_since(now)) => {}
         }
         if watch.level().lets_go() {
@@ -234,7 +248,9 @@ fn finish(desk: &Desk, mut held: Held, outcome: Outcome) -> Fate {
 /// One request with the outcome; `None` once it was taken, and then the directory is gone too.
 fn attempt(held: &mut Held, outcome: &Outcome) -> Option<(Due, Contact)> {
     if !held.settled {
-        match held.lease.attend(&held.dir, Some(outcome), Instant::now()) {
+        let attended = held.lease.attend(&held.dir, Some(outcome), Instant::now());
+        held.open_sides();
+        match attended {
             Attended::Held { due, contact, .. } => return Some((due, contact)),
             Attended::Settled => diag::point("settled"),
         }

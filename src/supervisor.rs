@@ -20,7 +20,7 @@ use crossbeam_channel::{Receiver, bounded, never, select, unbounded};
 
 use crate::clock::Timing;
 use crate::config::Config;
-use crate::dispatch::{Desk, Fate};
+use crate::dispatch::{Desk, Fate, News};
 use crate::forge::{HangUp, Refusal};
 use crate::forges::Ground;
 use crate::jobdir::JobDir;
@@ -89,6 +89,8 @@ pub fn run(config: Config, signals: Signals) -> u8 {
 enum Event {
     Signal(Signal),
     Report(Report),
+    /// What a job's own thread heard for others.
+    News(News),
     /// A worker took the work that was offered.
     Taken(Offer),
     Time,
@@ -111,6 +113,7 @@ struct Supervisor {
     crew: Crew,
     signals: Receiver<Signal>,
     reports: Receiver<Report>,
+    news: Receiver<News>,
     stopping: Stopping,
     /// The highest word of an entry that has retired.
     exit: u8,
@@ -119,6 +122,7 @@ struct Supervisor {
 impl Supervisor {
     fn new(config: Config, state: State, timing: Timing, signals: Receiver<Signal>) -> std::io::Result<Supervisor> {
         let ground = Ground::new(timing, config.state_dir.clone(), config.adoption_timeout);
+        let (tell_news, news) = unbounded();
         let desk = Arc::new(Desk {
             jobs: state.jobs,
             broken: state.broken,
@@ -126,6 +130,7 @@ impl Supervisor {
             ground,
             stop: Stop::default(),
             registry: Registry::default(),
+            news: tell_news,
         });
         let (tell, reports) = unbounded();
         let now = Instant::now();
@@ -138,6 +143,7 @@ impl Supervisor {
             lock: state.lock,
             signals,
             reports,
+            news,
             stopping: Stopping::default(),
             exit: 0,
             config,
@@ -228,6 +234,7 @@ impl Supervisor {
                 }
             },
             recv(self.reports) -> report => report.map_or(Event::Time, Event::Report),
+            recv(self.news) -> news => news.map_or(Event::Time, Event::News),
             send(to, work) -> sent => match (sent, offer) {
                 (Ok(()), Some(offer)) => Event::Taken(offer),
                 _ => Event::Time,
@@ -272,6 +279,7 @@ impl Supervisor {
         match event {
             Event::Signal(signal) => return self.signal(signal, now),
             Event::Report(report) => self.report(report, now),
+            Event::News(news) => self.news(news),
             Event::Taken(Offer::Poll(entry, patience)) => self.feeder.polling(entry, patience, now),
             Event::Taken(Offer::End) => {}
             Event::Time => {}
@@ -300,6 +308,25 @@ impl Supervisor {
             Report::WorkerGone(number) => self.crew.worker_gone(number),
             Report::Delivered(server, gone) => self.crew.delivered(&server, gone),
             Report::Checked(checked) => self.checked(checked),
+        }
+    }
+
+    fn news(&mut self, news: News) {
+        match news {
+            News::Another { key, lease } => {
+                self.feeder.took(&key);
+                if let Err(e) = self.crew.another(lease, key.clone()) {
+                    log::error!("a second job cannot be taken: {e}");
+                    self.feeder.ended(&key, Instant::now());
+                }
+            }
+            News::Entry { key, refusal } => {
+                if let Refusal::Retire { exit, .. } = refusal {
+                    self.exit = self.exit.max(exit);
+                    self.feeder.retire(&key);
+                }
+                self.entries.refused(&key, &refusal);
+            }
         }
     }
 

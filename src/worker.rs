@@ -1,5 +1,5 @@
-//! A worker: polls for a job and stays with it, or takes up a job directory. A panic in either is caught
-//! and reported; the worker lives on (invariant 8). Decides neither whom to poll nor when.
+//! A worker: polls for a job and stays with it. A panic in either is caught and reported; the
+//! worker lives on (invariant 8). Decides neither whom to poll nor when.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Entry;
 use crate::dispatch::deliver::Gone;
-use crate::dispatch::{self, Desk, Fate, Held};
+use crate::dispatch::{self, Desk, Fate};
 use crate::forge::{Coordinator, Lease, Refusal};
 use crate::model::JobName;
 use crate::space;
@@ -144,15 +144,8 @@ fn answer_of(refusal: &Refusal) -> Answer {
     }
 }
 
-/// `adopt-N`: one job of an earlier manager, or one whose thread panicked `times` before.
-pub fn adopted(number: u32, desk: &Desk, held: Held, key: String, times: u32, reports: &Sender<Report>) {
-    let name = held.dir.name().clone();
-    let end = guarded(name, times, || dispatch::again(desk, held));
-    let _ = reports.send(Report::Ended { key, end });
-    let _ = reports.send(Report::AdoptedGone(number));
-}
-
-fn guarded(name: JobName, times: u32, work: impl FnOnce() -> Fate) -> End {
+/// A panic is a report like another (invariant 8).
+pub fn guarded(name: JobName, times: u32, work: impl FnOnce() -> Fate) -> End {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(fate) => End::Fate(fate),
         Err(_) => End::Panicked { name, times: times + 1 },

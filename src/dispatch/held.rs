@@ -9,6 +9,7 @@ use crate::model::{Job, Outcome, Verdict, Why};
 use crate::monitor::{Holding, Slot};
 
 use super::Desk;
+use super::sides::Sides;
 
 /// A line of our own log about one job.
 macro_rules! say {
@@ -27,6 +28,7 @@ pub struct Held {
     pub dir: JobDir,
     _holding: Holding,
     pub(super) lease: Box<dyn Lease>,
+    pub(super) sides: Sides,
     pub(super) who: Who,
     /// The entry's key: its slots and limits.
     pub(super) entry: String,
@@ -52,6 +54,7 @@ impl Held {
             _holding: desk.registry.hold(dir.name()),
             dir,
             lease,
+            sides: Sides::default(),
             entry: entry.to_owned(),
             slot: None,
             label: label.to_owned(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::select;
 use log::Level;
 
-use crate::forge::{Attended, Due, Wanted};
+use crate::forge::{Attended, Due, Heard, Wanted};
 use crate::model::{Outcome, Why};
 use crate::process::Process;
 use crate::shutdown::Watch;
@@ -32,8 +32,15 @@ pub(super) fn tend(desk: &Desk, held: &mut Held, process: Option<Process>) -> St
     let mut wanted = Wanted::Run;
     loop {
         let due = attend(held, &mut wanted, &hands);
-        match wait(&hands, &watch, due) {
+        match wait(held, &hands, &watch, due) {
             Woken::Due => {}
+            Woken::Heard(heard) => {
+                // To the process at once: it does not wait for the lease's next request.
+                if let Heard::Wanted(wants) = heard {
+                    want(held, &mut wanted, wants, &hands);
+                }
+                held.hear(desk, heard);
+            }
             Woken::Ended(ended) => {
                 held.told = ended.told.or(held.told);
                 held.killed = ended.killed.or(held.killed.take());
@@ -48,14 +55,16 @@ pub(super) fn tend(desk: &Desk, held: &mut Held, process: Option<Process>) -> St
     }
 }
 
-/// One request, if one is due. What is wanted only rises.
+/// One request, unless the lease is settled.
 fn attend(held: &mut Held, wanted: &mut Wanted, hands: &Hands) -> Due {
     let now = Instant::now();
     let never = Due { soonest: now + NEVER, at: now + NEVER };
     if held.settled {
         return never;
     }
-    let (wants, due) = match held.lease.attend(&held.dir, None, now) {
+    let attended = held.lease.attend(&held.dir, None, now);
+    held.open_sides();
+    let (wants, due) = match attended {
         Attended::Held { wanted, due, .. } => (wanted, due),
         Attended::Settled => {
             // Nobody waits for its result: it ends, and its directory goes.
@@ -63,21 +72,27 @@ fn attend(held: &mut Held, wanted: &mut Wanted, hands: &Hands) -> Due {
             (Wanted::Abort(Why::Aborted), never)
         }
     };
+    want(held, wanted, wants, hands);
+    due
+}
+
+/// What is wanted only rises.
+fn want(held: &Held, wanted: &mut Wanted, wants: Wanted, hands: &Hands) {
     if wants > *wanted {
         say!(Level::Info, held.who, "the server wants the job to end ({wants:?})");
         *wanted = wants;
         hands.want(wants);
     }
-    due
 }
 
 enum Woken {
     Due,
+    Heard(Heard),
     Ended(Ended),
     LetGo,
 }
 
-fn wait(hands: &Hands, watch: &Watch, due: Due) -> Woken {
+fn wait(held: &Held, hands: &Hands, watch: &Watch, due: Due) -> Woken {
     let mut wrote = false;
     loop {
         if watch.level().lets_go() {
@@ -93,6 +108,7 @@ fn wait(hands: &Hands, watch: &Watch, due: Due) -> Woken {
                 // `ctl-N` has ended, so `job-N` is about to.
                 Err(_) => return Woken::Ended(hands.ended.recv().unwrap_or_default()),
             },
+            recv(held.sides.heard) -> heard => return heard.map_or(Woken::Due, Woken::Heard),
             recv(watch.changed()) -> _ => {}
             default(left) => return Woken::Due,
         }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::clock::{BootTime, boot_id};
-use crate::forge::Wanted;
+use crate::forge::{Cut, Heard, Refusal, Side, Wanted};
 use crate::jobdir::{LeaseRecord, Started};
 use crate::model::{ForgeKind, Job, JobName, Settings, VERSION, Verdict};
 use crate::process::{self, table};
@@ -31,6 +31,28 @@ struct Said {
     confirmed: usize,
     attended: usize,
     outcomes: Vec<Outcome>,
+    sides: Vec<Box<dyn Side>>,
+    heard: Vec<Wanted>,
+}
+
+/// Says what it was given, then waits to be cut.
+struct Listener {
+    says: Vec<Heard>,
+    cut: (crossbeam_channel::Sender<()>, crossbeam_channel::Receiver<()>),
+}
+
+impl Side for Listener {
+    fn cut(&self) -> Cut {
+        let cut = self.cut.0.clone();
+        Box::new(move || {
+            let _ = cut.try_send(());
+        })
+    }
+
+    fn run(self: Box<Self>, tell: crossbeam_channel::Sender<Heard>) {
+        self.says.into_iter().for_each(|heard| tell.send(heard).unwrap());
+        self.cut.1.recv_timeout(Duration::from_secs(30)).expect("it is cut");
+    }
 }
 
 struct Scripted {
@@ -80,12 +102,22 @@ impl Lease for Scripted {
         said.outcomes.push(outcome.clone());
         Attended::Settled
     }
+
+    fn sides(&mut self, _: &JobDir) -> Vec<Box<dyn Side>> {
+        std::mem::take(&mut self.server.0.lock().sides)
+    }
+
+    fn heard(&mut self, news: Heard) {
+        let Heard::Wanted(wanted) = news else { panic!("{news:?} is not the lease's") };
+        self.server.0.lock().heard.push(wanted);
+    }
 }
 
 struct Scene {
     _tmp: tempfile::TempDir,
     desk: Desk,
     server: Server,
+    heard: crossbeam_channel::Receiver<News>,
 }
 
 fn scene() -> Scene {
@@ -100,6 +132,7 @@ fn scene() -> Scene {
         sweep_limit: ms(3000),
         ..Timing::default()
     };
+    let (news, heard) = crossbeam_channel::unbounded();
     let desk = Desk {
         jobs: tmp.path().join("jobs"),
         broken: tmp.path().join("broken"),
@@ -107,9 +140,10 @@ fn scene() -> Scene {
         ground: Ground::new(timing, tmp.path().to_owned(), None),
         stop: Stop::default(),
         registry: Registry::default(),
+        news,
     };
     std::fs::create_dir(&desk.jobs).unwrap();
-    Scene { _tmp: tmp, desk, server: Server::default() }
+    Scene { _tmp: tmp, desk, server: Server::default(), heard }
 }
 
 impl Scene {
@@ -307,4 +341,22 @@ fn a_deliverer_leaves_its_jobs_when_the_runner_does() {
     assert_eq!(done.recv_timeout(Duration::from_secs(10)), Ok(deliver::Gone::Left));
     deliverer.thread.join().unwrap();
     assert_eq!(scene.dirs(), 1);
+}
+
+#[test]
+fn what_a_listener_hears_goes_to_the_process_the_lease_and_the_supervisor() {
+    let scene = scene();
+    let gone = Refusal::Retire { exit: 3, why: "once".into() };
+    let says = vec![Heard::Wanted(Wanted::Abort(Why::Aborted)), Heard::Entry(gone), Heard::Another(scene.lease())];
+    let cut = crossbeam_channel::bounded(1);
+    scene.server.0.lock().sides.push(Box::new(Listener { says, cut }));
+    let held = scene.running("sleep 33.5");
+    assert!(matches!(again(&scene.desk, held), Fate::Done));
+    assert_eq!(scene.told(), (Verdict::Failed, Some(Why::Aborted)));
+    assert_eq!(scene.server.0.lock().heard, [Wanted::Abort(Why::Aborted)]);
+    let news: Vec<News> = scene.heard.try_iter().collect();
+    assert!(matches!(
+        &news[..],
+        [News::Entry { refusal: Refusal::Retire { exit: 3, .. }, .. }, News::Another { key, .. }] if key == "e"
+    ));
 }

@@ -9,9 +9,10 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::dispatch::deliver::{self, Deliverer, Delivery, Gone};
-use crate::dispatch::{Desk, Held};
+use crate::dispatch::{self, Desk, Held};
+use crate::forge::Lease;
 use crate::process::threads;
-use crate::worker::{self, Report, Work};
+use crate::worker::{self, End, Report, Work};
 
 #[derive(Debug)]
 pub(super) struct Crew {
@@ -81,11 +82,31 @@ impl Crew {
 
     /// An adopted job has a thread of its own, also above `concurrent`.
     pub(super) fn adopt(&mut self, mut held: Held, key: String, times: u32) -> io::Result<()> {
+        self.own_thread(key, move |label, desk| {
+            held.label = label;
+            let name = held.dir.name().clone();
+            worker::guarded(name, times, || dispatch::again(desk, held))
+        })
+    }
+
+    /// So has a second job that an entry was given.
+    pub(super) fn another(&mut self, lease: Box<dyn Lease>, key: String) -> io::Result<()> {
+        let entry = key.clone();
+        self.own_thread(key, move |label, desk| {
+            let name = lease.name();
+            worker::guarded(name, 0, || dispatch::fresh(desk, &entry, lease, &label))
+        })
+    }
+
+    fn own_thread(&mut self, key: String, work: impl FnOnce(String, &Desk) -> End + Send + 'static) -> io::Result<()> {
         let number = self.next_adopted;
         self.next_adopted += 1;
-        held.label = format!("a{number}");
         let (desk, reports) = (Arc::clone(&self.desk), self.reports.clone());
-        let work = move || worker::adopted(number, &desk, held, key, times, &reports);
+        let work = move || {
+            let end = work(format!("a{number}"), &desk);
+            let _ = reports.send(Report::Ended { key, end });
+            let _ = reports.send(Report::AdoptedGone(number));
+        };
         self.adopted.insert(number, threads::named(&format!("adopt-{number}"), work)?);
         Ok(())
     }

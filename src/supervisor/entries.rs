@@ -90,6 +90,14 @@ impl Entries {
         self.leaving.retain(|p| polls(p.id) > 0);
     }
 
+    /// A job's own listener heard it.
+    pub(super) fn refused(&mut self, key: &str, refusal: &Refusal) {
+        let poller = self.now.iter().find(|p| p.key == key).cloned();
+        if let Some(poller) = poller {
+            self.answered(&poller, Some(refusal));
+        }
+    }
+
     /// Say why there was no answer, and that there is one again; each once.
     pub(super) fn answered(&mut self, poller: &Poller, refusal: Option<&Refusal>) {
         let name = poller.entry.name.as_str();

@@ -223,6 +223,11 @@ impl Feeder {
         }
     }
 
+    /// Entries with this key ask no more.
+    pub fn retire(&mut self, key: &str) {
+        self.entries.iter_mut().filter(|p| p.fed.key == key).for_each(|p| p.retired = true);
+    }
+
     pub fn jobs(&self) -> usize {
         self.jobs.values().sum()
     }
