@@ -17,6 +17,7 @@ pub mod monitor;
 pub mod supervisor;
 pub mod worker;
 // -- seam --
+pub mod cloud;
 pub mod forge;
 pub mod forges;
 pub mod gitlab;

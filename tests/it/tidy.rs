@@ -94,7 +94,7 @@ fn rank(module: &str) -> Option<Rank> {
         "supervisor" | "worker" | "dispatch" | "monitor" | "config" => Rank::Manager,
         "forges" => Rank::Names,
         "gitlab" | "spool" | "github" => Rank::Forge,
-        "forge" | "model" | "jobdir" => Rank::Seam,
+        "forge" | "model" | "jobdir" | "cloud" => Rank::Seam,
         "job" | "executor" => Rank::JobProcess,
         "transfer" => Rank::Helper,
         "process" | "http" | "retry" | "clock" | "shutdown" | "space" | "diag" => Rank::Ground,
