@@ -1,6 +1,7 @@
 //! `config.toml` as gitlab-runner users have it: from the file to a validated [`Config`]. Knows keys,
 //! defaults and the words for what is wrong with them; opens no connection.
 
+mod cache;
 mod entry;
 mod read;
 mod system_id;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cloud::CacheSettings;
 pub use crate::diag::logging::LogFormat;
 use crate::model::{ForgeKind, Secret, Settings, Shell};
 pub use read::log_level;
@@ -66,6 +68,7 @@ pub struct Entry {
     pub shell: Shell,
     pub builds_dir: PathBuf,
     pub cache_dir: PathBuf,
+    pub cache: CacheSettings,
     /// Jobs of this entry at the same time, polls counted; 0: as many as `concurrent` allows.
     pub limit: usize,
     pub request_concurrency: usize,
@@ -103,6 +106,7 @@ impl Entry {
             shell: self.shell,
             builds_dir: self.builds_dir.clone(),
             cache_dir: self.cache_dir.clone(),
+            cache: self.cache.clone(),
             output_limit: self.output_limit,
             environment: self.environment.clone(),
             pre_build_script: self.pre_build_script.clone(),

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootTime, boot_id};
+use crate::cloud::CacheSettings;
 use crate::diag;
 use crate::model::{ForgeKind, Job, JobName, Outcome, VERSION, Why};
 
@@ -215,7 +216,18 @@ impl JobDir {
     }
 
     pub fn write_job(&self, job: &Job) -> io::Result<()> {
+        if job.settings.cache != CacheSettings::default() {
+            self.replace("cache.json", &to_json(&job.settings.cache)?)?;
+        }
         self.replace("job.json", &to_json(job)?)
+    }
+
+    /// The keys of a distributed cache, which the job process takes away before a script could read them
+    /// (invariant 9). From then on only its memory has them.
+    pub fn take_cache(&self) -> CacheSettings {
+        let settings = self.read_json("cache.json").unwrap_or_default();
+        let _ = fs::remove_file(self.file("cache.json"));
+        settings
     }
 
     pub fn lease(&self) -> io::Result<LeaseRecord> {
@@ -305,7 +317,7 @@ impl JobDir {
 
     /// Secrets that have no more use once the outcome is there (kill point 29).
     pub fn forget_job(&self) {
-        for name in ["job.json", "masks"] {
+        for name in ["job.json", "cache.json", "masks"] {
             let _ = fs::remove_file(self.file(name));
         }
     }

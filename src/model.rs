@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::cloud::CacheSettings;
+
 /// The version that every file of a job directory carries. A release reads its own and the one before.
 pub const VERSION: u32 = 1;
 
@@ -129,6 +131,9 @@ pub struct Settings {
     pub shell: Shell,
     pub builds_dir: PathBuf,
     pub cache_dir: PathBuf,
+    /// Keys of whole buckets: they travel in a file of their own, which goes before the first stage.
+    #[serde(skip)]
+    pub cache: CacheSettings,
     /// Bytes of log that are kept.
     pub output_limit: u64,
     pub environment: Vec<String>,

@@ -89,6 +89,12 @@ fn describe_entry(text: &mut String, entry: &Entry) {
     row("shell", &quoted(entry.shell.as_str()));
     row("builds_dir", &quoted(&entry.builds_dir.to_string_lossy()));
     row("cache_dir", &quoted(&entry.cache_dir.to_string_lossy()));
+    if let Some(store) = &entry.cache.store {
+        row("cache.type", &quoted(store.as_str()));
+        row("cache.path", &quoted(&entry.cache.path));
+        row("cache.shared", &entry.cache.shared);
+    }
+    row("cache.MaxUploadedArchiveSize", &entry.cache.max_size);
     row("limit", &entry.limit);
     row("request_concurrency", &entry.request_concurrency);
     row("output_limit", &(entry.output_limit / 1024));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::table::{Report, Table};
-use super::{Entry, ShowLogs, Surroundings, values};
+use super::{Entry, ShowLogs, Surroundings, cache, values};
 use crate::model::{ForgeKind, Secret, Shell};
 
 /// Keys of gitlab-runner that we do not act on.
@@ -103,6 +103,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         shell: shell(table, &mut disabled),
         builds_dir: place("builds_dir", "builds"),
         cache_dir: place("cache_dir", "cache"),
+        cache: cache::read(table, around),
         limit: usize::try_from(limit).unwrap_or(0),
         request_concurrency: usize::try_from(request_concurrency).unwrap_or(1),
         output_limit: u64::try_from(output_limit.unwrap_or(OUTPUT_LIMIT_KIB)).unwrap_or(0).saturating_mul(1024),
@@ -126,11 +127,6 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
 /// `register` writes these into every file; at their defaults they ask for nothing.
 fn leave_silent(table: &Table<'_>) -> Option<String> {
     table.raw("token_obtained_at");
-    let cache = table.raw("cache").and_then(|v| v.as_table());
-    let remote = cache.and_then(|t| t.iter().find(|(k, _)| k.get_ref().eq_ignore_ascii_case("type")));
-    if remote.is_some_and(|(_, kind)| kind.get_ref().as_str() != Some("")) {
-        table.warn("cache", "has no effect here (yet)");
-    }
     None
 }
 
@@ -295,6 +291,7 @@ mod tests {
             shell: Shell::Bash,
             builds_dir: "/var/lib/runner/builds".into(),
             cache_dir: "/var/lib/runner/cache".into(),
+            cache: Default::default(),
             limit: 0,
             request_concurrency: 1,
             output_limit: 4096 * 1024,

@@ -57,7 +57,7 @@ fn in_order(mut said: Vec<(usize, String)>) -> Vec<String> {
 pub(super) struct Table<'a> {
     report: &'a Report<'a>,
     /// As in the file; empty for the file's own keys.
-    name: &'a str,
+    name: String,
     /// Where the table stands.
     pub(super) at: usize,
     /// By key in lower case: gitlab-runner matches without regard to case (build §10.1).
@@ -72,7 +72,7 @@ struct Row<'a> {
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn new(report: &'a Report<'a>, name: &'a str, at: usize, table: &'a DeTable<'a>) -> Table<'a> {
+    pub(super) fn new(report: &'a Report<'a>, name: &str, at: usize, table: &'a DeTable<'a>) -> Table<'a> {
         let mut rows = BTreeMap::new();
         for (key, value) in table {
             let row = Row { key: key.get_ref(), at: key.span().start, value, asked: std::cell::Cell::new(false) };
@@ -80,7 +80,7 @@ impl<'a> Table<'a> {
                 report.error(key.span().start, &format!("{}: this key is there twice", full(name, key.get_ref())));
             }
         }
-        Table { report, name, at, rows }
+        Table { report, name: name.to_owned(), at, rows }
     }
 
     fn row(&self, key: &str) -> Option<&Row<'a>> {
@@ -100,11 +100,11 @@ impl<'a> Table<'a> {
 
     /// A value of this key is wrong in a way that its type does not tell.
     pub(super) fn wrong(&self, key: &str, what: &str) {
-        self.report.error(self.at_key(key), &format!("{}: {what}", full(self.name, key)));
+        self.report.error(self.at_key(key), &format!("{}: {what}", full(&self.name, key)));
     }
 
     pub(super) fn warn(&self, key: &str, what: &str) {
-        self.report.warn(self.at_key(key), &format!("{}: {what}", full(self.name, key)));
+        self.report.warn(self.at_key(key), &format!("{}: {what}", full(&self.name, key)));
     }
 
     fn get<T>(&self, key: &str, expected: &str, read: impl FnOnce(&'a DeValue<'a>) -> Option<T>) -> Option<T> {
@@ -112,7 +112,7 @@ impl<'a> Table<'a> {
         let value = read(row.value.get_ref());
         if value.is_none() {
             let found = found(row.value.get_ref());
-            let what = format!("{}: expected {expected}, found {found}", full(self.name, row.key));
+            let what = format!("{}: expected {expected}, found {found}", full(&self.name, row.key));
             self.report.error(row.value.span().start, &what);
         }
         value
@@ -178,10 +178,17 @@ impl<'a> Table<'a> {
         tables.into_iter().map(|(at, table)| Table::new(self.report, key, at, table)).collect()
     }
 
+    /// A table inside this one.
+    pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
+        let inner = self.get(key, "a table", DeValue::as_table)?;
+        let row = &self.rows[key];
+        Some(Table::new(self.report, &full(&self.name, row.key), row.at, inner))
+    }
+
     /// One warning for each key that was not asked for; `known` are those that gitlab-runner has.
     pub(super) fn leftovers(&self, known: &[&str]) {
         for (lower, row) in self.rows.iter().filter(|(_, row)| !row.asked.get()) {
-            let name = full(self.name, row.key);
+            let name = full(&self.name, row.key);
             let what =
                 if known.contains(&lower.as_str()) { "has no effect here (yet)" } else { "unknown key, ignored" };
             self.report.warn(row.at, &format!("{name}: {what}"));

@@ -48,7 +48,8 @@ pub(super) fn prepare(dir: &JobDir, handed: Handed) -> Result<(Place, Script), (
     let started = Started { version: VERSION, boot_id: boot_id(), at, pid, start_time, tag: tag.clone() };
     dir.write_started(&started).map_err(system)?;
     diag::point("job-started");
-    let job = dir.job().map_err(system)?;
+    let mut job = dir.job().map_err(system)?;
+    job.settings.cache = dir.take_cache();
     let script = forges::plan(&job).map_err(|text| (Why::Configuration, text))?;
     let place = Place {
         dir: dir.again().map_err(system)?,

@@ -16,6 +16,7 @@ fn entry(url: String) -> Entry {
         shell: crate::model::Shell::Bash,
         builds_dir: PathBuf::from("/builds"),
         cache_dir: PathBuf::from("/cache"),
+        cache: Default::default(),
         limit: 0,
         request_concurrency: 1,
         output_limit: 4 << 20,
