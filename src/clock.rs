@@ -154,6 +154,12 @@ timing! {
     spool_stale = 60_000;
     /// How often a running spool job's cancel file is looked for.
     spool_look = 500;
+    /// The rest before a stage's second try; doubled before each further one (build §1.4).
+    stage_retry = 5_000;
+    stage_retry_max = 300_000;
+    /// The same without FF_USE_EXPONENTIAL_BACKOFF_STAGE_RETRY.
+    stage_retry_short = 1_000;
+    stage_retry_short_max = 5_000;
     /// How long KILL may take before a stage is given up.
     kill_wait = 10_000;
 }

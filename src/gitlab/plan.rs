@@ -2,10 +2,14 @@
 //! (build §1). A state machine; it starts nothing, waits for nothing and looks at the file system by
 //! `lstat` only. What a stage prints or runs is made when its turn comes.
 //!
-//! A stage with nothing to do has no section; a stage that only prints costs no process. New stages
-//! (caches, artifacts, hooks) are places of their own in `Place`.
+//! A stage with nothing to do has no section; a stage that only prints costs no process.
 
+mod artifacts;
+mod cache;
+mod carry;
 mod compose;
+#[allow(dead_code, reason = "the slots for caches and artifacts use all of it once they are filled")]
+mod context;
 mod demands;
 mod durations;
 mod expand;
@@ -14,8 +18,10 @@ mod paths;
 mod quote;
 mod refused;
 mod say;
+mod sources;
 mod stages;
 mod timeouts;
+mod tries;
 mod variables;
 mod wishes;
 
@@ -31,15 +37,17 @@ use crate::forge::{
     Stop, Streams,
 };
 use crate::gitlab::wire::Payload;
-use crate::model::{Job, Outcome, Why};
+use crate::model::{Job, Outcome, Settings, Why};
 
 use compose::{Body, Composer};
+use context::On;
 use flags::{Flag, Flags};
 use paths::Paths;
 use quote::Quoting;
 use refused::Refused;
 use stages::BODY;
 use timeouts::Timeouts;
+use tries::Tries;
 use variables::{Variables, given};
 use wishes::{Strategy, Wishes};
 
@@ -116,7 +124,10 @@ fn strategy(payload: &Payload, vars: &Variables) -> Strategy {
 }
 
 struct GitlabPlan {
-    entry: Entry,
+    settings: Settings,
+    /// The whole job's time.
+    timeout: Duration,
+    ladder: Ladder,
     payload: Payload,
     flags: Flags,
     paths: Paths,
@@ -133,37 +144,38 @@ struct GitlabPlan {
     running: Option<Running>,
     stages: u32,
     began: Option<Instant>,
+    /// Of the stage that may be tried again.
+    tries: Tries,
+    /// Until when the sources must be there; `None` before the first try.
+    sources_until: Option<Instant>,
     /// Until when the user steps may run.
     script_until: Option<Instant>,
     /// Asked for by a person before the user steps ended; a later one is ignored.
     canceled: bool,
     hard: Option<Why>,
     failure: Option<Failure>,
+    /// How the job stood when its script was over: decides what is kept, whatever fails later.
+    on: On,
     outcome: Option<Outcome>,
 }
 
-/// What is said and heeded of the entry.
-struct Entry {
-    name: String,
-    short_token: String,
-    system_id: String,
-    timeout: Duration,
-    ladder: Ladder,
-    pre_build_script: String,
-    post_build_script: String,
-}
-
-/// In the order of a job. Restoring and saving caches, artifacts and hooks get places between these.
+/// In the order of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Header,
     PrepareExecutor,
     PrepareScript,
+    /// Before the second try to get the sources.
+    ClearWorktree,
     GetSources,
+    RestoreCache,
+    DownloadArtifacts,
     /// What is said and measured before the first user step.
     Steps,
     Step(usize),
     AfterScript,
+    ArchiveCache,
+    UploadArtifacts,
     Cleanup,
     Finish,
     Over,
@@ -206,17 +218,18 @@ impl Plan for GitlabPlan {
         self.began.get_or_insert(now);
         match news {
             News::Go | News::Time => {}
-            News::Ended(done) => self.ended(&done),
-            News::Stop(stop) => self.stop(stop),
+            News::Ended(done) => self.ended(&done, now),
+            News::Stop(stop) => self.stop(stop, now),
         }
         // Everything up to the next process is decided at once, so that what is printed comes in few pieces.
-        while self.running.is_none() && self.at != Place::Over {
+        while self.running.is_none() && self.at != Place::Over && self.tries.rested(now) {
             self.go_on(now);
         }
         match (self.todo.pop_front(), &self.running) {
             (Some(next), _) => next,
             (None, Some(_)) => Next::Wait { until: None },
-            (None, None) => Next::Over,
+            (None, None) if self.at == Place::Over => Next::Over,
+            (None, None) => Next::Wait { until: self.tries.resting() },
         }
     }
 
@@ -228,6 +241,7 @@ impl Plan for GitlabPlan {
 impl GitlabPlan {
     fn new(job: &Job, payload: Payload, flags: Flags, paths: Paths, vars: Variables, strategy: Strategy) -> GitlabPlan {
         let settings = &job.settings;
+        let timing = Timing::load();
         let wishes = Wishes::read(&vars, &flags, payload.allow_git_fetch, settings.debug_trace_disabled);
         let mut texts = payload.steps.iter().flat_map(|s| &s.script);
         let speaks_of_env = |text: &String| text.contains("GITLAB_ENV");
@@ -241,15 +255,10 @@ impl GitlabPlan {
                 || [&settings.pre_build_script, &settings.post_build_script].into_iter().any(speaks_of_env),
         };
         GitlabPlan {
-            entry: Entry {
-                name: settings.entry.clone(),
-                short_token: settings.short_token.clone(),
-                system_id: settings.system_id.clone(),
-                timeout: job.timeout,
-                ladder: Ladder(vec![(Signal::Term, settings.cancel_timeout), (Signal::Kill, Timing::load().kill_wait)]),
-                pre_build_script: settings.pre_build_script.clone(),
-                post_build_script: settings.post_build_script.clone(),
-            },
+            settings: settings.clone(),
+            timeout: job.timeout,
+            ladder: Ladder(vec![(Signal::Term, settings.cancel_timeout), (Signal::Kill, timing.kill_wait)]),
+            tries: Tries::new(&timing, flags.on(Flag::FF_USE_EXPONENTIAL_BACKOFF_STAGE_RETRY)),
             payload,
             flags,
             paths,
@@ -263,10 +272,12 @@ impl GitlabPlan {
             running: None,
             stages: 0,
             began: None,
+            sources_until: None,
             script_until: None,
             canceled: false,
             hard: None,
             failure: None,
+            on: On::Success,
             outcome: None,
         }
     }
@@ -274,7 +285,7 @@ impl GitlabPlan {
     // ---- The news ------------------------------------------------------------------------------
 
     /// Stages that only print may be told of or not; the plan waits for none of them.
-    fn ended(&mut self, done: &Done) {
+    fn ended(&mut self, done: &Done, now: Instant) {
         let Some(running) = self.running.take_if(|r| r.id == done.id) else { return };
         self.close(&running.section);
         if let Some(why) = self.hard {
@@ -282,26 +293,17 @@ impl GitlabPlan {
             return;
         }
         match running.place {
-            Place::PrepareScript | Place::GetSources if self.canceled => self.at = Place::Finish,
-            Place::PrepareScript => {
-                if let Some(mut f) = Failure::of(&done.end) {
-                    f.text = format!(
-                        "prepare environment: {}. Check https://docs.gitlab.com/runner/shells/#shell-profile-loading \
-                         for more information",
-                        f.text
-                    );
-                    self.failure = Some(f);
-                    self.at = Place::Finish;
-                }
+            place if self.canceled && place < Place::Steps => self.at = Place::Finish,
+            Place::PrepareScript => self.prepared(done),
+            Place::ClearWorktree | Place::GetSources if done.halted == Some(Halted::Limit) => {
+                self.voice(say::cut_short(&running.section));
+                self.sources_timed_out();
             }
-            Place::GetSources => {
-                self.failure = Failure::of(&done.end);
-                if self.failure.is_some() {
-                    self.at = Place::Cleanup;
-                }
-            }
+            Place::ClearWorktree | Place::GetSources => self.tried(Place::GetSources, Failure::of(&done.end), now),
+            place @ (Place::RestoreCache | Place::DownloadArtifacts) => self.tried(place, Failure::of(&done.end), now),
             Place::Step(_) => self.step_ended(&running.section, done),
             Place::AfterScript => self.after_script_ended(done),
+            Place::ArchiveCache | Place::UploadArtifacts => self.kept(Failure::of(&done.end)),
             // What cleanup leaves behind, the next job's prepare_script removes.
             _ => {}
         }
@@ -337,20 +339,25 @@ impl GitlabPlan {
         }
     }
 
-    fn stop(&mut self, stop: Stop) {
+    fn stop(&mut self, stop: Stop, now: Instant) {
         match stop.how {
             // Before the user steps a cancel ends the job, in them the script; after them it is too late.
             How::Soft => {
+                let resting = self.tries.resting().is_some();
                 let late = match &self.running {
                     Some(running) => running.place >= Place::AfterScript,
-                    None => self.at > Place::Header,
+                    None => self.at > Place::Header && !resting,
                 };
                 if late || self.canceled || self.hard.is_some() {
                     return;
                 }
                 self.canceled = true;
+                if resting {
+                    self.tries.reset();
+                    self.at = Place::Finish;
+                }
                 match self.unstart() {
-                    Some(id) => self.ended(&never_ran(id)),
+                    Some(id) => self.ended(&never_ran(id), now),
                     None => self.todo.extend(self.running.as_ref().map(|r| Next::Halt(r.id))),
                 }
             }
@@ -359,8 +366,9 @@ impl GitlabPlan {
                     return;
                 }
                 self.hard = Some(stop.why);
+                self.tries.reset();
                 if let Some(id) = self.unstart() {
-                    self.ended(&never_ran(id));
+                    self.ended(&never_ran(id), now);
                 } else if self.running.is_none() && self.at > Place::Header {
                     self.at = Place::Finish;
                 }
@@ -441,7 +449,7 @@ impl GitlabPlan {
             name: name.to_owned(),
             run,
             limit: None,
-            ladder: self.entry.ladder.clone(),
+            ladder: self.ladder.clone(),
             drain: None,
             streams,
             collect: Vec::new(),

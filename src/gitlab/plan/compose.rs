@@ -168,17 +168,17 @@ impl Body {
         self.raw(now).word(text.as_bytes()).raw(now).raw("\n");
     }
 
-    fn raw(&mut self, text: &str) -> &mut Body {
+    pub(super) fn raw(&mut self, text: &str) -> &mut Body {
         self.text.extend_from_slice(text.as_bytes());
         self
     }
 
-    fn word(&mut self, bytes: &[u8]) -> &mut Body {
+    pub(super) fn word(&mut self, bytes: &[u8]) -> &mut Body {
         self.how.quoting.push(&mut self.text, bytes);
         self
     }
 
-    fn path(&mut self, path: &Path) -> &mut Body {
+    pub(super) fn path(&mut self, path: &Path) -> &mut Body {
         use std::os::unix::ffi::OsStrExt;
         self.word(path.as_os_str().as_bytes())
     }

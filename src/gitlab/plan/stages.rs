@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::forge::Streams;
+use crate::forge::{Done, Streams};
 use crate::gitlab::wire::PolicyOptions;
 use crate::model::{Outcome, Why};
 
@@ -29,10 +29,15 @@ impl GitlabPlan {
             Place::Header => self.header(),
             Place::PrepareExecutor => self.prepare_executor(),
             Place::PrepareScript => self.prepare_script(),
-            Place::GetSources => self.get_sources(),
+            Place::ClearWorktree => self.clear_worktree(now),
+            Place::GetSources => self.get_sources(now),
+            Place::RestoreCache => self.restore_cache(now),
+            Place::DownloadArtifacts => self.download_artifacts(now),
             Place::Steps => self.before_steps(now),
             Place::Step(n) => self.step(n, now),
             Place::AfterScript => self.after_script(),
+            Place::ArchiveCache => self.archive_cache(),
+            Place::UploadArtifacts => self.upload_artifacts(),
             Place::Cleanup => self.cleanup(),
             Place::Finish => self.finish(),
             Place::Over => {}
@@ -40,11 +45,11 @@ impl GitlabPlan {
     }
 
     fn header(&mut self) {
-        let e = &self.entry;
+        let e = &self.settings;
         let mut lines = vec![say::plain(&format!("Running with runner {}", variables::version()))];
         if !e.short_token.is_empty() {
             let id = if e.system_id.is_empty() { String::new() } else { format!(", system ID: {}", e.system_id) };
-            lines.push(say::plain(&format!("  on {} {}{id}", e.name, e.short_token)));
+            lines.push(say::plain(&format!("  on {} {}{id}", e.entry, e.short_token)));
         }
         let changed = self.flags.changed();
         if !changed.is_empty() {
@@ -92,37 +97,21 @@ impl GitlabPlan {
         }
     }
 
-    fn get_sources(&mut self) {
-        self.at = Place::Steps;
-        self.open("get_sources", "Getting source from Git repository");
-        match self.strategy {
-            Strategy::None => self.notice(say::info("Skipping Git repository setup")),
-            Strategy::Empty => {
-                self.notice(say::info("Skipping Git repository setup and creating an empty build directory"));
-            }
-            Strategy::Clone | Strategy::Fetch => {
-                self.failure = Some(Failure::new(
-                    Why::Configuration,
-                    "this version does not fetch sources yet: set the variable GIT_STRATEGY to \"none\" or \"empty\"",
-                ));
-                self.at = Place::Cleanup;
-                return self.close("get_sources");
-            }
-        }
-        self.notice(say::info("Skipping Git checkout"));
-        self.notice(say::info("Skipping Git submodules setup"));
-        if self.strategy == Strategy::Empty && exists(&self.paths.project) {
-            let mut body = self.composer.body();
-            body.remove(&[&self.paths.project]);
-            self.start("get_sources", Place::GetSources, body, None);
-        } else {
-            self.close("get_sources");
+    pub(super) fn prepared(&mut self, done: &Done) {
+        if let Some(mut f) = Failure::of(&done.end) {
+            f.text = format!(
+                "prepare environment: {}. Check https://docs.gitlab.com/runner/shells/#shell-profile-loading for more \
+                 information",
+                f.text
+            );
+            self.failure = Some(f);
+            self.at = Place::Finish;
         }
     }
 
     fn before_steps(&mut self, now: Instant) {
         let spent = self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
-        let timeouts = Timeouts::read(|name| self.vars.get(name), self.entry.timeout.saturating_sub(spent));
+        let timeouts = Timeouts::read(|name| self.vars.get(name), self.timeout.saturating_sub(spent));
         for line in policy_lines(&self.payload.policy_options) {
             self.voice(say::info(&line));
         }
@@ -151,7 +140,7 @@ impl GitlabPlan {
         let section = format!("step_{}", step.name.to_lowercase().replace(|c: char| c.is_control(), "_"));
         let mut body = self.composer.body();
         body.begin(&self.vars, &self.paths);
-        around(&mut body, &self.entry.pre_build_script, "section_pre_build_script_0");
+        around(&mut body, &self.settings.pre_build_script, "section_pre_build_script_0");
         for (i, text) in step.script.iter().enumerate() {
             let name = format!("section_script_step_{i}");
             match step.name.as_str() {
@@ -159,13 +148,13 @@ impl GitlabPlan {
                 _ => body.command(text, &name),
             }
         }
-        around(&mut body, &self.entry.post_build_script, "section_post_build_script_0");
+        around(&mut body, &self.settings.post_build_script, "section_post_build_script_0");
         self.open(&section, &format!("Executing \"{section}\" stage of the job script"));
         self.start(&section, Place::Step(n), body, limit);
     }
 
     fn after_script(&mut self) {
-        self.at = Place::Cleanup;
+        self.at = Place::ArchiveCache;
         let Some(step) = self.payload.steps.iter().find(|s| s.name == "after_script" && !s.script.is_empty()) else {
             return;
         };
@@ -232,7 +221,7 @@ impl GitlabPlan {
     /// The words of a job that was ended from outside.
     fn stopped(&self, why: Why) -> Failure {
         let text = match why {
-            Why::TimedOut => format!("execution took longer than {} seconds", durations::show(self.entry.timeout)),
+            Why::TimedOut => format!("execution took longer than {} seconds", durations::show(self.timeout)),
             Why::Canceled | Why::Aborted => "canceled".to_owned(),
             Why::Terminated => "aborted: terminated".to_owned(),
             Why::Interrupted => "aborted: interrupt".to_owned(),

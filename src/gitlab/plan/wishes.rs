@@ -8,6 +8,9 @@ use super::variables::Variables;
 pub(super) struct Wishes {
     pub(super) debug_trace: bool,
     pub(super) after_script_ignore_errors: bool,
+    pub(super) get_sources_attempts: u32,
+    pub(super) artifact_download_attempts: u32,
+    pub(super) restore_cache_attempts: u32,
     /// In the order of the log; all in one WARNING.
     pub(super) problems: Vec<String>,
 }
@@ -54,15 +57,14 @@ impl Wishes {
         );
         r.boolean("GIT_SUBMODULE_FORCE_HTTPS", false);
         r.boolean("GIT_LFS_SKIP_SMUDGE", false);
-        for name in [
+        let [get_sources_attempts, artifact_download_attempts, restore_cache_attempts, _, _] = [
             "GET_SOURCES_ATTEMPTS",
             "ARTIFACT_DOWNLOAD_ATTEMPTS",
             "RESTORE_CACHE_ATTEMPTS",
             "EXECUTOR_JOB_SECTION_ATTEMPTS",
             "SECRETS_RETRIEVAL_ATTEMPTS",
-        ] {
-            r.attempts(name);
-        }
+        ]
+        .map(|name| r.attempts(name));
         let after_script_ignore_errors = r.boolean("AFTER_SCRIPT_IGNORE_ERRORS", true);
         r.integer("CACHE_REQUEST_TIMEOUT", 10);
         for (name, on) in [("CI_DEBUG_SERVICES", debug_services), ("CI_DEBUG_TRACE", debug_trace)] {
@@ -73,7 +75,14 @@ impl Wishes {
         let mut problems = r.problems;
         problems.append(&mut r.clamped);
         problems.extend_from_slice(&flags.problems);
-        Wishes { debug_trace: debug_trace && !debug_trace_disabled, after_script_ignore_errors, problems }
+        Wishes {
+            debug_trace: debug_trace && !debug_trace_disabled,
+            after_script_ignore_errors,
+            get_sources_attempts,
+            artifact_download_attempts,
+            restore_cache_attempts,
+            problems,
+        }
     }
 }
 
@@ -104,13 +113,13 @@ impl Reader<'_> {
         })
     }
 
-    fn attempts(&mut self, name: &str) -> i64 {
+    fn attempts(&mut self, name: &str) -> u32 {
         let wanted = self.integer(name, 1);
         let n = wanted.clamp(1, 10);
         if n != wanted {
             self.clamped.push(format!("{name}: number of attempts out of the range [1, 10], clamping to: {n}"));
         }
-        n
+        u32::try_from(n).unwrap_or(1)
     }
 
     fn choice(&mut self, name: &str, known: impl Fn(&str) -> bool, expected: &str, instead: &str) {
