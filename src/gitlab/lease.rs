@@ -258,6 +258,7 @@ impl GitlabLease {
         };
         let size = chunk.bytes.len();
         let sent = self.patch(&chunk);
+        self.upload.spare(chunk);
         let now = Instant::now();
         let Ok(answer) = sent else {
             self.upload.unanswered(size);

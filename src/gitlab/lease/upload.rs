@@ -26,6 +26,9 @@ pub(super) struct Upload {
     crc: crc32fast::Hasher,
     /// The checksum covers the log up to here.
     summed: u64,
+    /// The memory of the last piece, while there are full ones to be sent: a new one each time would cost
+    /// more than the reading.
+    spare: Vec<u8>,
 }
 
 /// A piece of log, and where it belongs at the server.
@@ -38,7 +41,16 @@ pub(super) struct Chunk {
 impl Upload {
     /// From the beginning.
     pub(super) fn new() -> Upload {
-        Upload { at: 0, shift: 0, base: 0, floor: 0, offered: 0, crc: crc32fast::Hasher::new(), summed: 0 }
+        Upload {
+            at: 0,
+            shift: 0,
+            base: 0,
+            floor: 0,
+            offered: 0,
+            crc: crc32fast::Hasher::new(),
+            summed: 0,
+            spare: Vec::new(),
+        }
     }
 
     /// From where an earlier process stopped, as its note has it. A note that cannot be is as good as
@@ -81,13 +93,21 @@ impl Upload {
         if size == 0 {
             return Ok(None);
         }
-        let mut bytes = vec![0; size as usize];
+        let mut bytes = std::mem::take(&mut self.spare);
+        bytes.resize(size as usize, 0);
         File::open(log)?.read_exact_at(&mut bytes, self.at)?;
         if self.at <= self.summed && self.at + size > self.summed {
             self.crc.update(&bytes[(self.summed - self.at) as usize..]);
             self.summed = self.at + size;
         }
         Ok(Some(Chunk { bytes, offset: self.server_position() }))
+    }
+
+    /// The piece has been sent; its memory may serve for the next.
+    pub(super) fn spare(&mut self, chunk: Chunk) {
+        if chunk.bytes.len() as u64 == CHUNK {
+            self.spare = chunk.bytes;
+        }
     }
 
     /// The server has stored so many bytes more.
@@ -246,6 +266,7 @@ mod tests {
             assert_eq!(chunk.offset, got.len() as u64);
             got.extend_from_slice(&chunk.bytes);
             straight.stored(chunk.bytes.len());
+            straight.spare(chunk);
         }
         assert_eq!(got, text);
         assert_eq!((straight.summed, straight.checksum(&log, length).unwrap()), (length, want.clone()));
