@@ -1,7 +1,7 @@
 //! One per entry: asks GitLab for jobs. Runs none, and never waits on its own.
 //!
 //! **Invariant 1**: asking is taking. A poll is cut only as [`crate::http::Line`] allows, and counts as
-//! one that may have a job until the job has its directory ([`Found`]).
+//! one that may have a job until the job has its directory (`Found`).
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Masking: secrets become `[MASKED]` before a byte is framed or stored (invariant 4).
 //!
-//! Three steps in this order: the job's secret values ([`phrases`]), the values of credential
-//! parameters in URLs ([`urls`]), what follows the prefix of a known kind of token ([`tokens`]).
+//! Three steps in this order: the job's secret values (`phrases`), the values of credential
+//! parameters in URLs (`urls`), what follows the prefix of a known kind of token (`tokens`).
 //! Each works on a stream in whatever pieces it comes, and gives what one look at the whole stream
 //! would give. Never reads a file, never knows of lines or times.
 
