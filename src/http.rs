@@ -6,13 +6,14 @@
 //! that is, and can be cut from another thread while it is certain that nothing is lost.
 
 mod chain;
+mod exchange;
 pub mod pushback;
 mod tls;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,17 +21,15 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use ureq::Agent;
 use ureq::config::AutoHeaderValue;
-use ureq::http::uri::{PathAndQuery, Scheme};
-use ureq::http::{self, HeaderMap, Uri, header};
+use ureq::http::HeaderMap;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::RustlsConnector;
 
 use crate::clock::Timing;
 
 use chain::{Dial, Names, Resolve, Watch};
+use exchange::exchange;
 
-/// No answer that we read is larger: a job is a few hundred kilobytes at most.
-const MAX_BODY: u64 = 32 << 20;
 /// A server's headers in full; also what a connection keeps for reading.
 const READ_BUFFER: usize = 32 << 10;
 /// What a connection keeps for writing: a log chunk goes out in pieces of it.
@@ -38,7 +37,6 @@ const WRITE_BUFFER: usize = 32 << 10;
 /// A connection that rested longer is not used again: servers close theirs after 20 s and more, and a
 /// request sent into a closing one is lost.
 const MAX_IDLE: Duration = Duration::from_secs(15);
-const MAX_REDIRECTS: usize = 10;
 
 /// The process's HTTP: what its clients share. Clones are the same one.
 #[derive(Clone)]
@@ -76,6 +74,7 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
+    Head,
     Post,
     Put,
     Patch,
@@ -86,10 +85,17 @@ pub struct Request<'a> {
     pub method: Method,
     pub url: &'a str,
     /// Values with control characters make the request fail before it is sent.
-    pub headers: &'a [(&'static str, &'a str)],
+    pub headers: &'a [(&'a str, &'a str)],
     pub body: &'a [u8],
     /// From the start to the last byte of the answer.
     pub deadline: Duration,
+}
+
+/// A body that is too large for the memory. It is made again for each place that a redirect leads to.
+pub struct Stream<'a> {
+    /// `None`: in chunks, because nobody knows before.
+    pub length: Option<u64>,
+    pub make: &'a mut dyn FnMut() -> io::Result<Box<dyn Read + 'a>>,
 }
 
 /// Any answer, whatever its status, read to its end.
@@ -155,7 +161,18 @@ impl Web {
 impl Client {
     /// One call. Blocks for the request's deadline at most.
     pub fn send(&self, request: &Request<'_>) -> Result<Answer, Failure> {
-        exchange(&self.agent, request)
+        exchange(&self.agent, request, None, None)
+    }
+
+    /// The same with another body than the request's own.
+    pub fn send_stream(&self, request: &Request<'_>, body: &mut Stream<'_>) -> Result<Answer, Failure> {
+        exchange(&self.agent, request, Some(body), None)
+    }
+
+    /// The same with the body of a good answer (2xx) written to `to`, which may have got a part of it when
+    /// this fails. `Answer::body` is empty then.
+    pub fn fetch(&self, request: &Request<'_>, to: &mut dyn Write) -> Result<Answer, Failure> {
+        exchange(&self.agent, request, None, Some(to))
     }
 }
 
@@ -167,7 +184,7 @@ impl Line {
         if !self.watch.begin(parks) {
             return Err(Failure::Cut);
         }
-        let sent = exchange(&self.agent, request);
+        let sent = exchange(&self.agent, request, None, None);
         if self.watch.is_cut() { Err(Failure::Cut) } else { sent }
     }
 
@@ -257,99 +274,11 @@ pub fn request_id() -> String {
     format!("{:016x}{:016x}", random(), random())
 }
 
-/// Send, follow redirects as Go does (protocol §3.2), read the answer whole.
-fn exchange(agent: &Agent, request: &Request<'_>) -> Result<Answer, Failure> {
-    let start = Instant::now();
-    let lost = |e: ureq::Error| Failure::Transport(format!("{}: {}", for_people(request.url), in_words(&e)));
-    let mut url = parse(request.url)?;
-    let (mut method, mut body, mut tokens) = (request.method, Some(request.body), true);
-    for _ in 0..=MAX_REDIRECTS {
-        let mut builder = http::Request::builder().method(method.name()).uri(url.clone());
-        for (name, value) in request.headers {
-            let kept = (tokens || !name.ends_with("TOKEN")) && (body.is_some() || !name.starts_with("Content-"));
-            if kept {
-                builder = builder.header(*name, *value);
-            }
-        }
-        let left = request.deadline.saturating_sub(start.elapsed());
-        let mut answer = match body {
-            Some(bytes) => run(agent, builder.body(bytes), left),
-            None => run(agent, builder.body(()), left),
-        }
-        .map_err(lost)?;
-        let status = answer.status().as_u16();
-        let mut text = Vec::new();
-        answer.body_mut().as_reader().take(MAX_BODY + 1).read_to_end(&mut text).map_err(|e| lost(e.into()))?;
-        if text.len() as u64 > MAX_BODY {
-            return Err(Failure::Transport(format!("{}: the answer is too large", for_people(request.url))));
-        }
-        let location = answer.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
-        let (true, Some(location)) = (matches!(status, 301 | 302 | 303 | 307 | 308), location) else {
-            return Ok(Answer { status, headers: answer.into_parts().0.headers, body: text });
-        };
-        let next = join(&url, location)?;
-        if url.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
-            return Err(Failure::Transport(format!("{}: it redirects to plain HTTP", for_people(request.url))));
-        }
-        // Tokens stay with the host that they were meant for.
-        tokens &= next.authority() == url.authority() || next.host() == url.host();
-        if !matches!(status, 307 | 308) {
-            (method, body) = (Method::Get, None);
-        }
-        url = next;
-    }
-    Err(Failure::Transport(format!("{}: more than {MAX_REDIRECTS} redirects", for_people(request.url))))
-}
-
-fn run(
-    agent: &Agent,
-    request: http::Result<http::Request<impl ureq::AsSendBody>>,
-    left: Duration,
-) -> Result<http::Response<ureq::Body>, ureq::Error> {
-    let request = agent.configure_request(request?).timeout_global(Some(left)).build();
-    agent.run(request)
-}
-
-fn parse(url: &str) -> Result<Uri, Failure> {
-    let bad = |why: &str| Failure::Url(format!("{}: {why}", for_people(url)));
-    let uri: Uri = url.parse().map_err(|e| bad(&format!("{e}")))?;
-    match uri.scheme_str() {
-        Some("http" | "https") if uri.host().is_some_and(|h| !h.is_empty()) => Ok(uri),
-        _ => Err(bad("the URL must begin with http:// or https:// and name a host")),
-    }
-}
-
-/// Where a `Location` leads from `base`.
-fn join(base: &Uri, location: &str) -> Result<Uri, Failure> {
-    if location.contains("://") {
-        return parse(location);
-    }
-    let (scheme, host) = (base.scheme_str().unwrap_or("http"), base.authority().map_or("", |a| a.as_str()));
-    if let Some(rest) = location.strip_prefix("//") {
-        return parse(&format!("{scheme}://{rest}"));
-    }
-    if location.starts_with('/') {
-        return parse(&format!("{scheme}://{host}{location}"));
-    }
-    let path = base.path_and_query().map_or("/", PathAndQuery::path);
-    let folder = &path[..=path.rfind('/').unwrap_or(0).min(path.len().saturating_sub(1))];
-    parse(&format!("{scheme}://{host}{folder}{location}"))
-}
-
-/// What went wrong, without the library's own prefixes.
-fn in_words(e: &ureq::Error) -> String {
-    match e {
-        ureq::Error::Io(e) => e.to_string(),
-        ureq::Error::Timeout(what) => format!("no answer in time ({what})"),
-        ureq::Error::HostNotFound => "the host's name is not known".to_owned(),
-        e => e.to_string(),
-    }
-}
-
 impl Method {
     fn name(self) -> &'static str {
         match self {
             Method::Get => "GET",
+            Method::Head => "HEAD",
             Method::Post => "POST",
             Method::Put => "PUT",
             Method::Patch => "PATCH",
@@ -389,6 +318,12 @@ impl fmt::Debug for Client {
 impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line").field("watch", &self.watch).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Stream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("length", &self.length).finish_non_exhaustive()
     }
 }
 

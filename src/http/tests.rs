@@ -4,6 +4,9 @@ use std::io::Write;
 use std::net::TcpListener;
 
 use super::scripted::{Say, answer, ok, read, server};
+use ureq::http::Uri;
+
+use super::exchange::join;
 use super::*;
 
 fn timing() -> Timing {
@@ -199,4 +202,45 @@ fn an_answer_that_has_begun_is_read_to_its_end() {
     assert!(line.may_bring() && !line.cut());
     (&stream).write_all(b"bc").unwrap();
     assert_eq!(poll.join().unwrap().unwrap().body, b"abc");
+}
+
+#[test]
+fn a_long_body_has_its_length_and_is_made_again_for_a_redirect() {
+    let to = server([ok("")]);
+    let from = server([answer("307 Temporary Redirect", &format!("Location: {}\r\n", to.url("/there")), "")]);
+    let client = Web::new(&timing()).client(&from.url("/"), None);
+    let mut made = 0;
+    let mut make = || {
+        made += 1;
+        Ok(Box::new(&b"0123456789"[..]) as Box<dyn Read>)
+    };
+    let url = from.url("/here");
+    let request = Request { method: Method::Put, body: b"", ..post(&url, &[("x-amz-a", "b")]) };
+    let answer = client.send_stream(&request, &mut Stream { length: Some(10), make: &mut make }).unwrap();
+    assert_eq!((answer.status, made), (200, 2));
+    for heard in [&from.heard.lock()[0], &to.heard.lock()[0]] {
+        let lower = heard.to_lowercase();
+        assert!(lower.contains("content-length: 10\r\n") && !lower.contains("chunked"), "{heard}");
+        assert!(heard.starts_with("PUT /") && heard.ends_with("\r\n\r\n0123456789") && lower.contains("x-amz-a: b"));
+    }
+}
+
+#[test]
+fn a_good_answer_goes_to_its_sink_and_another_one_is_kept() {
+    let server = server([
+        ok("all of it"),
+        answer("404 Not Found", "", "<Code>NoSuchKey</Code>"),
+        Say::Bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf".to_vec()),
+        Say::Close,
+    ]);
+    let client = Web::new(&timing()).client(&server.url("/"), None);
+    let url = server.url("/x");
+    let request = Request { method: Method::Get, body: b"", deadline: Duration::from_millis(500), ..post(&url, &[]) };
+    let mut got = Vec::new();
+    assert_eq!(client.fetch(&request, &mut got).unwrap().status, 200);
+    assert_eq!(got, b"all of it");
+    let mut got = Vec::new();
+    let missing = client.fetch(&request, &mut got).unwrap();
+    assert_eq!((missing.status, got.len(), missing.body.len()), (404, 0, 22));
+    assert!(matches!(client.fetch(&request, &mut Vec::new()), Err(Failure::Transport(_))), "half an answer is none");
 }
