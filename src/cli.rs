@@ -6,7 +6,7 @@ mod check;
 mod exec;
 mod run;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
@@ -23,8 +23,10 @@ const CONFIG: u8 = 78;
 pub fn main() -> ExitCode {
     let mut rest = std::env::args_os().skip(1);
     // The job process comes first: it must call `setsid` before anything else happens (design §2).
-    if rest.next().is_some_and(|first| first == "job") {
-        return ExitCode::from(crate::job::main(Path::new(&rest.next().unwrap_or_default())));
+    match rest.next().as_deref().and_then(OsStr::to_str) {
+        Some("job") => return ExitCode::from(crate::job::main(Path::new(&rest.next().unwrap_or_default()))),
+        Some("stage") => return ExitCode::from(crate::process::trampoline::main(rest)),
+        _ => {}
     }
     ExitCode::from(match args::parse(std::env::args_os().skip(1).collect::<Vec<OsString>>()) {
         Ok(call) => dispatch(call),
@@ -46,7 +48,7 @@ fn dispatch(call: Call) -> u8 {
             out(format_args!("runner {} ({}/{})\n", env!("CARGO_PKG_VERSION"), std::env::consts::OS, args::arch()));
             0
         }
-        Command::Run { working_directory } => run::run(call.config, working_directory),
+        Command::Run { working_directory, user } => run::run(call.config, working_directory, user),
         Command::CheckConfig => check::check(call.config),
         Command::Exec { files } => exec::exec(&files),
     }

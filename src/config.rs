@@ -17,12 +17,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::cloud::CacheSettings;
 pub use crate::diag::logging::LogFormat;
-use crate::model::{ForgeKind, Secret, Settings, Shell};
+use crate::model::{ForgeKind, Limits, Secret, Settings, Shell};
+use crate::process::user::User;
 pub use read::log_level;
 
 /// Read, validate, fill in; a system id that is not there yet is made and kept.
 pub fn load(path: &Path) -> Result<Config, ConfigError> {
-    read::load(path, &Surroundings::real())
+    load_as(path, None)
+}
+
+/// The same, with a user for the stages of entries that name none (`--user`).
+pub fn load_as(path: &Path, user: Option<String>) -> Result<Config, ConfigError> {
+    read::load(path, &Surroundings { user, ..Surroundings::real() })
 }
 
 /// One variable of our own environment.
@@ -51,6 +57,8 @@ pub struct Config {
     /// No poll while a file system that jobs write to has less than this many bytes free.
     pub min_free_disk: u64,
     pub entries: Vec<Entry>,
+    /// For entries that name none; a reload keeps it.
+    pub user: Option<String>,
     /// One line each: unknown keys, settings without effect.
     pub warnings: Vec<String>,
 }
@@ -83,6 +91,11 @@ pub struct Entry {
     /// Retire the entry when there is nothing to do.
     pub exit_when_empty: bool,
     pub debug_trace_disabled: bool,
+    /// Whom stages run as; empty: as the runner.
+    pub user: String,
+    /// Of stages.
+    pub umask: Option<u32>,
+    pub limits: Limits,
     pub tls_ca_file: Option<PathBuf>,
     /// `.runner_system_id` beside the config file (protocol §6.8).
     pub system_id: String,
@@ -115,6 +128,10 @@ impl Entry {
             cancel_timeout: self.cancel_timeout,
             keep_processes: self.keep_processes,
             debug_trace_disabled: self.debug_trace_disabled,
+            user: self.user.clone(),
+            umask: self.umask,
+            limits: self.limits.clone(),
+            notes: Vec::new(),
         }
     }
 
@@ -158,12 +175,17 @@ struct Surroundings<'e> {
     env: &'e dyn Fn(&str) -> Option<String>,
     root: bool,
     directory: PathBuf,
+    /// As `--user` says.
+    user: Option<String>,
+    /// Why stages cannot run as a user.
+    unfit: &'e dyn Fn(&str) -> Option<String>,
 }
 
 impl Surroundings<'static> {
     fn real() -> Surroundings<'static> {
         let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
-        Surroundings { env: &environment, root, directory: std::env::current_dir().unwrap_or_else(|_| "/".into()) }
+        let directory = std::env::current_dir().unwrap_or_else(|_| "/".into());
+        Surroundings { env: &environment, root, directory, user: None, unfit: &|name| User::for_stages(name).err() }
     }
 }
 

@@ -1,16 +1,18 @@
 //! How a stage becomes a process: its own group, the job's tag in its environment, three descriptors and
 //! default signals; nothing else of the job process. Starts and describes; signals and reaps nothing.
 
+pub mod manner;
 pub mod shell;
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use self::manner::Manner;
 use crate::forge::{Run, Stage, Stream, Streams};
 use crate::model::Shell;
-use crate::process;
 use crate::process::stage::{Oom, pipe};
 
 /// What every stage of a job has in common.
@@ -20,6 +22,7 @@ pub struct Executor {
     /// `NAME=VALUE` in the environment of every stage (design §5.7).
     pub tag: String,
     pub oom: Option<Oom>,
+    pub manner: Manner,
 }
 
 /// A stage that runs.
@@ -34,11 +37,14 @@ impl Executor {
     /// The error names what could not be started, and why.
     pub fn start(&self, stage: &Stage) -> io::Result<Spawned> {
         match &stage.run {
-            Run::Script(text) => self.spawn(shell::command(self.shell, text)?, self.shell.as_str(), stage.streams),
+            Run::Script(text) => {
+                self.spawn(shell::command(&self.manner, self.shell, text)?, self.shell.as_str(), stage.streams)
+            }
             Run::Program { argv, env, dir } => {
                 let program = argv.first().ok_or_else(|| io::Error::other("a stage without a program"))?;
-                let mut command = process::command(program);
-                command.args(&argv[1..]).envs(env.iter().map(|(k, v)| (k, v)));
+                let words: Vec<OsString> = argv.iter().map(OsString::from).collect();
+                let mut command = self.manner.command(&words);
+                command.envs(env.iter().map(|(k, v)| (k, v)));
                 if !dir.as_os_str().is_empty() {
                     command.current_dir(dir);
                 }
@@ -51,6 +57,7 @@ impl Executor {
     fn spawn(&self, mut command: Command, name: &str, streams: Streams) -> io::Result<Spawned> {
         let (tag, value) = self.tag.split_once('=').expect("a tag is NAME=VALUE");
         command.env(tag, value).env_remove("RUNNER_PAUSE").env_remove("RUNNER_TIMING").process_group(0);
+        let pipe = || pipe(self.manner.user.as_ref());
         let (out, write_out) = pipe()?;
         let mut pipes = vec![(Stream::Out, out)];
         if streams == Streams::Two {

@@ -119,12 +119,12 @@ struct Loop {
 impl Loop {
     fn begin(place: Place, script: Script) -> io::Result<Loop> {
         let Script { plan, tap, format, masks } = script;
-        let Place { dir, control, term, oom, started, tag, timeout, shell, keep_processes, timing } = place;
+        let Place { dir, control, term, oom, started, tag, timeout, shell, manner, keep_processes, timing } = place;
         let records = Arc::new(Records::new(dir.file("records.jsonl")));
         let lines = format.lines;
         let log = Log::new(dir.open_log()?, format, masks);
         let crew = Crew::start(Tools { dir: dir.again()?, log, tap, lines, records: records.clone(), control, term })?;
-        let stages = Stages::new(Executor { shell, tag, oom }, crew.children.clone(), timing);
+        let stages = Stages::new(Executor { shell, tag, oom, manner }, crew.children.clone(), timing);
         Ok(Loop {
             deadlines: Deadlines::new(timing, started, timeout, dir.orphan_until()),
             dir,

@@ -146,6 +146,28 @@ pub struct Settings {
     /// Leave alone what the job's scripts left running.
     pub keep_processes: bool,
     pub debug_trace_disabled: bool,
+    /// Whom stages run as; empty: as the runner.
+    pub user: String,
+    /// Of stages; 022 where the entry says nothing.
+    pub umask: Option<u32>,
+    pub limits: Limits,
+    /// Filled in by the job process: lines for the job's log about how its stages run.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+/// What the stages of one job may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Bytes.
+    pub memory: Option<u64>,
+    pub processes: Option<u64>,
+    /// Seconds of each process.
+    pub cpu_time: Option<u64>,
+    pub open_files: Option<u64>,
+    pub nice: Option<i32>,
+    pub oom_score_adj: Option<i32>,
 }
 
 /// The shell that reads the scripts; decides quoting.

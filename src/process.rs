@@ -6,8 +6,11 @@ pub mod stage;
 pub mod sweep;
 pub mod table;
 pub mod threads;
+pub mod trampoline;
+pub mod user;
 pub mod wake;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +49,7 @@ const OURS: [&str; 14] = [
 /// A command that inherits this process's environment without the manager's secrets, no stdin, and of
 /// its descriptors only what the caller sets.
 #[expect(clippy::disallowed_methods, reason = "the one place that makes commands")]
-pub fn command(program: &str) -> Command {
+pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for name in OURS {
         command.env_remove(name);

@@ -22,7 +22,7 @@ pub(super) struct Call {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Command {
-    Run { working_directory: Option<PathBuf> },
+    Run { working_directory: Option<PathBuf>, user: Option<String> },
     CheckConfig,
     Exec { files: Vec<PathBuf> },
     Help(Topic),
@@ -64,7 +64,9 @@ fn parse_with(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Resu
             Short('n') | Long("service") if seen.may_run() => drop(text(&mut parser)?),
             Long("listen-address") if seen.may_run() => drop(text(&mut parser)?),
             Long("syslog") if seen.may_run() => drop(parser.optional_value()),
-            Short('u') | Long("user") if seen.may_run() => no_user(&text(&mut parser)?)?,
+            Short('u') | Long("user") if seen.may_run() => {
+                seen.user = Some(text(&mut parser)?).filter(|u| !u.is_empty())
+            }
             Value(word) if seen.topic.is_none() && !seen.help_command => seen.command(&word.to_string_lossy())?,
             Value(word) if seen.help_command => seen.command(&word.to_string_lossy())?,
             Value(file) if seen.topic == Some(Topic::Exec) => seen.files.push(file.into()),
@@ -83,6 +85,7 @@ struct Seen {
     topic: Option<Topic>,
     files: Vec<PathBuf>,
     working_directory: Option<PathBuf>,
+    user: Option<String>,
 }
 
 impl Seen {
@@ -115,7 +118,7 @@ impl Seen {
                 return Err("exec needs at least one job file, as in `runner exec job.json`".to_owned());
             }
             Some(Topic::Exec) => Command::Exec { files: self.files },
-            _ => Command::Run { working_directory: self.working_directory },
+            _ => Command::Run { working_directory: self.working_directory, user: self.user },
         })
     }
 }
@@ -131,14 +134,6 @@ fn from_environment(call: &mut Call, env: &dyn Fn(&str) -> Option<String>) -> Re
         call.log_format = Some(format(&word).map_err(|e| format!("LOG_FORMAT: {e}"))?);
     }
     Ok(())
-}
-
-/// Ignoring it would run the jobs as somebody with more rights.
-fn no_user(name: &str) -> Result<(), String> {
-    match name {
-        "" => Ok(()),
-        _ => Err(format!("--user {name}: jobs run as the user who starts the runner; start it as {name}")),
-    }
 }
 
 fn level(word: &str) -> Result<LevelFilter, String> {
@@ -216,13 +211,14 @@ runner takes CI jobs from GitLab or from a spool directory and runs them on this
 ";
 
 const RUN: &str = "\
-runner run [--config FILE] [--working-directory DIR]
+runner run [--config FILE] [--working-directory DIR] [--user USER]
 
 Polls every entry of FILE and runs its jobs until it is told to stop.
 Signals: QUIT ends it after the running jobs, TERM and INT end the jobs too, HUP reads FILE again,
 USR2 starts the runner's new binary in place while the jobs run on.
 
   -d, --working-directory DIR   change to DIR first
+  -u, --user USER               run the jobs of entries without a `user` as USER (the runner is root then)
 ";
 
 const CHECK: &str = "\
@@ -261,9 +257,10 @@ mod tests {
 
     #[test]
     fn commands_are_read() {
-        let run = |d: Option<&str>| Command::Run { working_directory: d.map(PathBuf::from) };
+        let run = |d: Option<&str>| Command::Run { working_directory: d.map(PathBuf::from), user: None };
         check("--config x", Ok(run(None)));
         check("-c x run -d /y", Ok(run(Some("/y"))));
+        check("run --user ci -c x", Ok(Command::Run { working_directory: None, user: Some("ci".to_owned()) }));
         check("check-config", Ok(Command::CheckConfig));
         check("exec a.json b.json", Ok(Command::Exec { files: vec!["a.json".into(), "b.json".into()] }));
         check("exec --help", Ok(Command::Help(Topic::Exec)));
@@ -281,7 +278,6 @@ mod tests {
         check("rnu", Err("there is no command \"rnu\"; did you mean `run`?"));
         check("xyz", Err("there is no command \"xyz\""));
         check("-c x --log-level loud", Err("\"loud\" is no log level; use debug, info, warning or error"));
-        check("run --user ci", Err("--user ci: jobs run as the user who starts the runner; start it as ci"));
         check("run --bogus", Err("invalid option '--bogus'"));
         check("check-config extra", Err("unexpected argument \"extra\""));
     }

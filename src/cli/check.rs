@@ -8,7 +8,7 @@ use crate::config::{self, Config, ConfigError, Entry};
 use crate::diag::logging;
 
 pub(super) fn check(path: Option<PathBuf>) -> u8 {
-    match load(path) {
+    match load(path, None) {
         Ok(config) => {
             for warning in &config.warnings {
                 say(&format!("warning: {warning}"));
@@ -24,13 +24,13 @@ pub(super) fn check(path: Option<PathBuf>) -> u8 {
 }
 
 /// The named file, else the first of the usual places that exists.
-pub(super) fn load(path: Option<PathBuf>) -> Result<Config, ConfigError> {
+pub(super) fn load(path: Option<PathBuf>, user: Option<String>) -> Result<Config, ConfigError> {
     if let Some(path) = path {
-        return config::load(&path);
+        return config::load_as(&path, user);
     }
     let places = usual_places();
     if let Some(path) = places.iter().find(|p| p.exists()) {
-        return config::load(path);
+        return config::load_as(path, user);
     }
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let line = format!("there is no configuration at {}; name yours with `--config FILE`", places.join(" or "));
@@ -108,6 +108,26 @@ fn describe_entry(text: &mut String, entry: &Entry) {
     row("keep_processes", &entry.keep_processes);
     row("exit_when_empty", &entry.exit_when_empty);
     row("debug_trace_disabled", &entry.debug_trace_disabled);
+    if !entry.user.is_empty() {
+        row("user", &quoted(&entry.user));
+    }
+    row("umask", &format!("\"{:03o}\"", entry.umask.unwrap_or(0o022)));
+    let limits = &entry.limits;
+    for (key, limit) in [
+        ("memory", limits.memory),
+        ("processes", limits.processes),
+        ("cpu_time", limits.cpu_time),
+        ("open_files", limits.open_files),
+    ] {
+        if let Some(limit) = limit {
+            row(key, &limit);
+        }
+    }
+    for (key, n) in [("nice", limits.nice), ("oom_score_adj", limits.oom_score_adj)] {
+        if let Some(n) = n {
+            row(key, &n);
+        }
+    }
     if let Some(file) = &entry.tls_ca_file {
         row("tls-ca-file", &quoted(&file.to_string_lossy()));
     }

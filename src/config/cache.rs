@@ -176,7 +176,13 @@ mod tests {
 
     fn check(cache: &str, env: &dyn Fn(&str) -> Option<String>) -> (CacheSettings, Vec<String>) {
         let text = format!("[[runners]]\nurl='https://g'\ntoken='t'\n{cache}");
-        let around = Surroundings { env, root: true, directory: Path::new(env!("CARGO_MANIFEST_DIR")).into() };
+        let around = Surroundings {
+            env,
+            root: true,
+            directory: Path::new(env!("CARGO_MANIFEST_DIR")).into(),
+            user: None,
+            unfit: &|_| None,
+        };
         let mut config = parse(Path::new("c"), &text, &around).unwrap_or_else(|e| panic!("{e}"));
         (config.entries.remove(0).cache, config.warnings)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::table::{Report, Table};
 use super::{Entry, ShowLogs, Surroundings, cache, values};
-use crate::model::{ForgeKind, Secret, Shell};
+use crate::model::{ForgeKind, Limits, Secret, Shell};
 
 /// Keys of gitlab-runner that we do not act on.
 const KNOWN: [&str; 33] = [
@@ -86,6 +86,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
     let name = table.string("name").filter(|s| !s.is_empty()).unwrap_or_else(|| format!("runner-{}", n + 1));
     let (forge, url) = forge_and_url(table, state_dir, around, &mut disabled);
     let limit = at_least(table, "limit", 0, 0);
+    let user = user(table, around, &mut disabled);
     let request_concurrency = table.number("request_concurrency").unwrap_or(1).max(1);
     let output_limit = Some(at_least(table, "output_limit", 0, OUTPUT_LIMIT_KIB)).filter(|n| *n > 0);
     let beside_file = |p: String| around.directory.join(file.parent().unwrap_or(Path::new(""))).join(p);
@@ -115,6 +116,9 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         keep_processes: table.flag("keep_processes").unwrap_or(false),
         exit_when_empty: table.flag("exit_when_empty").unwrap_or(false),
         debug_trace_disabled: table.flag("debug_trace_disabled").unwrap_or(false),
+        user,
+        umask: umask(table),
+        limits: limits(table),
         tls_ca_file: table.string("tls-ca-file").filter(|s| !s.is_empty()).map(beside_file),
         system_id: String::new(),
         show_logs: show_logs(table, limit),
@@ -223,6 +227,51 @@ fn shell(table: &Table<'_>, disabled: &mut Option<String>) -> Shell {
     known.unwrap_or_default()
 }
 
+/// Its own word before that of `--user`.
+fn user(table: &Table<'_>, around: &Surroundings<'_>, disabled: &mut Option<String>) -> String {
+    let named = table.string("user").filter(|s| !s.is_empty());
+    let name = named.or_else(|| around.user.clone()).unwrap_or_default();
+    if let Some(why) = (!name.is_empty()).then(|| (around.unfit)(&name)).flatten() {
+        disabled.get_or_insert(why);
+    }
+    name
+}
+
+/// As people write it: `"027"`, or TOML's `0o027`.
+fn umask(table: &Table<'_>) -> Option<u32> {
+    let mode = table.octal("umask")?;
+    if mode > 0o777 {
+        table.wrong("umask", "expected three octal digits such as \"027\"");
+    }
+    Some(mode)
+}
+
+fn limits(table: &Table<'_>) -> Limits {
+    let positive = |key: &str| {
+        let n = table.number(key)?;
+        if n < 1 {
+            table.wrong(key, &format!("expected 1 or more, found {n}"));
+        }
+        u64::try_from(n).ok()
+    };
+    let within = |key: &str, least: i32, most: i32| {
+        let n = table.number(key)?;
+        let fits = i32::try_from(n).ok().filter(|n| (least..=most).contains(n));
+        if fits.is_none() {
+            table.wrong(key, &format!("expected {least} to {most}, found {n}"));
+        }
+        fits
+    };
+    Limits {
+        memory: table.size("memory"),
+        processes: positive("processes"),
+        cpu_time: table.duration("cpu_time").map(|d| d.as_secs().max(1)),
+        open_files: positive("open_files"),
+        nice: within("nice", -20, 19),
+        oom_score_adj: within("oom_score_adj", -1000, 1000),
+    }
+}
+
 fn show_logs(table: &Table<'_>, limit: i64) -> ShowLogs {
     match table.raw("show_logs") {
         None => ShowLogs::No,
@@ -260,8 +309,13 @@ mod tests {
         }
     }
 
+    fn surroundings() -> Surroundings<'static> {
+        let unfit = &|name: &str| (name == "ghost").then(|| "this host has no user \"ghost\"".to_owned());
+        Surroundings { env: &env, root: true, directory: "/work".into(), user: None, unfit }
+    }
+
     fn entries(text: &str) -> (Vec<Entry>, Vec<String>) {
-        let around = Surroundings { env: &env, root: true, directory: "/work".into() };
+        let around = surroundings();
         let config = parse(Path::new("/etc/c.toml"), text, &around).unwrap_or_else(|e| panic!("{e}"));
         (config.entries, config.warnings)
     }
@@ -303,6 +357,9 @@ mod tests {
             keep_processes: false,
             exit_when_empty: false,
             debug_trace_disabled: false,
+            user: String::new(),
+            umask: None,
+            limits: Limits::default(),
             tls_ca_file: None,
             system_id: String::new(),
             show_logs: ShowLogs::No,
@@ -333,7 +390,7 @@ mod tests {
     fn a_url_that_is_none_is_an_error() {
         for (url, found) in [("h.example", "h.example"), ("ssh://h", "ssh://h"), ("", ""), ("https://$NO", "https://")]
         {
-            let around = Surroundings { env: &env, root: true, directory: "/work".into() };
+            let around = surroundings();
             let e = parse(Path::new("c"), &format!("[[runners]]\nurl = '{url}'"), &around).unwrap_err();
             let want =
                 format!("c:2: runners.url: expected https://HOST, http://HOST or file:///DIRECTORY, found {found:?}");
@@ -372,5 +429,42 @@ mod tests {
         assert_eq!(entry.builds_dir, Path::new("/work/b"));
         assert_eq!(entry.tls_ca_file, Some(PathBuf::from("/etc/ca.pem")));
         assert_eq!((entry.jobs, entry.show_logs), (Some(PathBuf::from("/etc/jobs")), ShowLogs::Plain));
+    }
+
+    #[test]
+    fn an_entry_says_whom_its_jobs_run_as_and_what_they_may_take() {
+        let (entry, warnings) = one("url='file:s'\nuser='ci'\numask='027'\nmemory='512MB'\nprocesses=64\n\
+             cpu_time='10m'\nopen_files=1024\nnice=10\noom_score_adj=500");
+        assert_eq!((entry.user.as_str(), entry.umask, warnings), ("ci", Some(0o027), vec![]));
+        let limits = Limits {
+            memory: Some(512 << 20),
+            processes: Some(64),
+            cpu_time: Some(600),
+            open_files: Some(1024),
+            nice: Some(10),
+            oom_score_adj: Some(500),
+        };
+        assert_eq!(entry.limits, limits);
+        check_disabled("url='file:s'\nuser='ghost'", "this host has no user \"ghost\"");
+        assert_eq!(one("url='file:s'\numask=0o077").0.umask, Some(0o077));
+        let around = Surroundings { user: Some("ci".to_owned()), ..surroundings() };
+        let config = parse(Path::new("c"), "[[runners]]\nurl='file:a'\n[[runners]]\nurl='file:b'\nuser='me'", &around);
+        let users: Vec<String> = config.unwrap().entries.into_iter().map(|e| e.user).collect();
+        assert_eq!(users, ["ci", "me"], "the entry's own word goes before --user");
+    }
+
+    #[test]
+    fn a_limit_that_is_none_is_an_error() {
+        for (line, want) in [
+            ("processes=0", "processes: expected 1 or more, found 0"),
+            ("nice=20", "nice: expected -20 to 19, found 20"),
+            ("oom_score_adj=-2000", "oom_score_adj: expected -1000 to 1000, found -2000"),
+            ("umask='9'", "umask: expected octal digits such as \"027\", found \"9\""),
+            ("umask=0o1777", "umask: expected three octal digits such as \"027\""),
+            ("memory='lots'", "memory: expected a number of bytes or a size such as \"64MB\", found \"lots\""),
+        ] {
+            let e = parse(Path::new("c"), &format!("[[runners]]\nurl='file:s'\n{line}"), &surroundings()).unwrap_err();
+            assert_eq!(e.lines, [format!("c:3: runners.{want}")]);
+        }
     }
 }

@@ -96,6 +96,7 @@ fn read(path: &Path, top: &Table<'_>, report: &Report<'_>, around: &Surroundings
         allow_network_state: top.flag("allow_network_state").unwrap_or(false),
         min_free_disk: top.size("min_free_disk").unwrap_or(MIN_FREE_DISK),
         entries: entry::read_all(top, report, &state_dir, path, around),
+        user: around.user.clone(),
         state_dir,
         warnings: Vec::new(),
     };
@@ -169,7 +170,7 @@ mod tests {
     }
 
     fn around() -> Surroundings<'static> {
-        Surroundings { env: &env, root: false, directory: "/work".into() }
+        Surroundings { env: &env, root: false, directory: "/work".into(), user: None, unfit: &|_| None }
     }
 
     fn ok(text: &str) -> Config {
@@ -240,10 +241,10 @@ mod tests {
             ("", "", true, "/var/lib/runner"),
         ] {
             let env = |n: &str| if n == env_name { Some("/d:/e".to_owned()) } else { env(n) };
-            let around = Surroundings { env: &env, root, directory: "/".into() };
+            let around = Surroundings { env: &env, root, directory: "/".into(), user: None, unfit: &|_| None };
             assert_eq!(parse(Path::new("c"), line, &around).unwrap().state_dir, Path::new(want), "{line} {env_name}");
         }
-        let nowhere = Surroundings { env: &|_| None, root: false, directory: "/".into() };
+        let nowhere = Surroundings { env: &|_| None, root: false, directory: "/".into(), user: None, unfit: &|_| None };
         assert_eq!(
             parse(Path::new("c"), "", &nowhere).unwrap_err().lines,
             ["c:1: state_dir: neither HOME nor XDG_STATE_HOME is set, so name a directory here"]

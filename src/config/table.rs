@@ -153,6 +153,14 @@ impl<'a> Table<'a> {
         })
     }
 
+    /// Octal digits in a string, or a number as it is.
+    pub(super) fn octal(&self, key: &str) -> Option<u32> {
+        self.get(key, "octal digits such as \"027\"", |v| match v {
+            DeValue::Integer(_) => u32::try_from(integer(v)?).ok(),
+            _ => u32::from_str_radix(v.as_str()?, 8).ok(),
+        })
+    }
+
     pub(super) fn strings(&self, key: &str) -> Option<Vec<String>> {
         self.get(key, "a list of strings", |v| {
             v.as_array()?.iter().map(|s| s.get_ref().as_str().map(str::to_owned)).collect()

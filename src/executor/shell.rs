@@ -3,12 +3,12 @@
 use std::io;
 use std::process::Command;
 
+use super::manner::Manner;
 use crate::model::Shell;
-use crate::process;
 use crate::process::stage::in_memory;
 
-pub(super) fn command(shell: Shell, script: &[u8]) -> io::Result<Command> {
-    let mut command = process::command(shell.as_str());
-    command.arg("-l").stdin(in_memory("script", script)?);
+pub(super) fn command(manner: &Manner, shell: Shell, script: &[u8]) -> io::Result<Command> {
+    let mut command = manner.command(&[shell.as_str().into(), "-l".into()]);
+    command.stdin(in_memory("script", script)?);
     Ok(command)
 }

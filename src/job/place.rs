@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::log::{Log, Source};
@@ -12,6 +13,7 @@ use super::mask::{Mask, Masks, Room};
 use super::start::Handed;
 use crate::clock::{BootTime, Timing, boot_id};
 use crate::diag;
+use crate::executor::manner::Manner;
 use crate::forge::{Format, Script};
 use crate::forges;
 use crate::jobdir::{JobDir, Started};
@@ -33,6 +35,7 @@ pub struct Place {
     /// The job's time limit, from `started`.
     pub timeout: Duration,
     pub shell: Shell,
+    pub manner: Manner,
     pub keep_processes: bool,
     pub timing: Timing,
 }
@@ -50,16 +53,19 @@ pub(super) fn prepare(dir: &JobDir, handed: Handed) -> Result<(Place, Script), (
     diag::point("job-started");
     let mut job = dir.job().map_err(system)?;
     job.settings.cache = dir.take_cache();
+    let state = dir.path().ancestors().nth(2).unwrap_or(Path::new("/"));
+    let manner = Manner::of(&job.settings, state).map_err(|text| (Why::System, text))?;
     let script = forges::plan(&job).map_err(|text| (Why::Configuration, text))?;
     let place = Place {
         dir: dir.again().map_err(system)?,
         control: Some(handed.control),
         term: Some(handed.term),
-        oom: handed.oom,
+        oom: handed.oom.map(|oom| oom.with(job.settings.limits.oom_score_adj)),
         started: at,
         tag,
         timeout: job.timeout,
         shell: job.settings.shell,
+        manner,
         keep_processes: job.settings.keep_processes,
         timing: Timing::load(),
     };

@@ -157,7 +157,7 @@ impl Stages {
             id,
             end: running.end?,
             halted: running.halted,
-            collected: collect(running.collect),
+            collected: collect(running.collect, self.executor.manner.user.as_ref()),
             said: running.said?,
         })
     }

@@ -61,7 +61,7 @@ impl Supervisor {
             return;
         }
         self.watched.read_now();
-        let new = match config::load(&self.config.path) {
+        let new = match config::load_as(&self.config.path, self.config.user.clone()) {
             Ok(new) => new,
             Err(e) => {
                 log::error!("{e}: the configuration stays as it was");

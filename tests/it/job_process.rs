@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use runner::clock::{BootTime, Timing};
+use runner::executor::manner::Manner;
 use runner::forge::{
     Done, End, Format, How, Ladder, LogId, News, Next, Plan, Put, Record, Run, Script, Signal, Stage, StageId, Stop,
     Stream, Streams, Tap,
@@ -253,6 +254,7 @@ fn becomes_a_job_process() {
         tag: format!("RUNNER_JOB={}", dir.path().display()),
         timeout: env_seconds("JOB_TIMEOUT").unwrap_or(LONG),
         shell: Shell::Bash,
+        manner: Manner::default(),
         keep_processes: case.keep_processes,
         timing: Timing::load(),
         dir: dir.again().unwrap(),

@@ -23,3 +23,4 @@ mod signals;
 mod spool;
 mod support;
 mod tidy;
+mod users;

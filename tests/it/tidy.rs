@@ -202,7 +202,7 @@ fn each_crate_is_named_only_where_it_may_be() {
             ],
         ),
         ("ctrlc", &["src/cli/exec.rs", "src/cli.rs"]),
-        ("nix", &["src/job/start.rs"]),
+        ("nix", &["src/job/start.rs", "src/process/user.rs"]),
         ("lexopt", &["src/cli.rs", "src/cli/", "src/main.rs"]),
         ("env_logger", &["src/cli.rs", "src/cli/", "src/main.rs", "src/diag/"]),
     ];
