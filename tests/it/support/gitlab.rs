@@ -136,7 +136,8 @@ pub(crate) struct Job {
     final_disturbed: bool,
     /// A fault hit the first update: the runner may go on without it (protocol §1.5.5).
     confirm_disturbed: bool,
-    /// In which life the last chunk came: the next one may begin with a guess (kill point 15).
+    /// In which life it was handed out, or last began a chunk at the wrong place. One that is another
+    /// may begin with a guess (kill point 15), also after a chunk of its predecessor that came late.
     trace_life: u64,
     /// In which life its final update was accepted.
     ended_in: u64,

@@ -135,6 +135,8 @@ impl Inner {
         let Some(id) = world.next_pending(&token) else {
             return Response::empty(204).with("X-GitLab-Last-Update", value);
         };
+        let life = self.life();
+        world.job(id).trace_life = life;
         world.hand_out(id, &token)
     }
 
@@ -220,8 +222,8 @@ impl Inner {
         let life = self.life();
         let job = world.job(id);
         let size = job.stored.len();
-        let first_of_life = std::mem::replace(&mut job.trace_life, life) != life;
         if start != size {
+            let first_of_life = std::mem::replace(&mut job.trace_life, life) != life;
             let expected = std::mem::take(&mut job.trace_disturbed) || first_of_life;
             if !expected {
                 world.violation(request, format!("starts at {start}, {size} bytes are stored"));
