@@ -88,6 +88,8 @@ macro_rules! timing {
 }
 
 timing! {
+    /// A job that has run for so long is made safe against power loss.
+    sync_after = 1_000;
     /// A finished job that cannot be reported for so long goes to a deliverer (design §4.6).
     deliver_after = 60_000;
     /// Reports before the final state hold it back for so long at most (design §4.6).

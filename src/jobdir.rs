@@ -371,6 +371,16 @@ impl JobDir {
         UnixStream::connect(self.control_path()).map_err(|e| self.said("control", e))
     }
 
+    /// What a power loss must not take: the directory's name and the files that a next start needs. Takes
+    /// as long as the disk does, so never called on the job's path (design §4.1).
+    pub fn sync(&self) -> io::Result<()> {
+        for name in ["lease.json", "job.json", "started"] {
+            File::open(self.file(name)).and_then(|f| f.sync_all()).map_err(|e| self.said(name, e))?;
+        }
+        File::open(&self.path)?.sync_all()?;
+        self.path.parent().map_or(Ok(()), |jobs| File::open(jobs)?.sync_all())
+    }
+
     // ---- The end -------------------------------------------------------------------------------
 
     /// Rename away, then remove: a half-removed directory is never taken for a job (kill point 16).

@@ -129,8 +129,9 @@ fn room(desk: &Desk, poller: &Poller) -> Result<(), String> {
     let low = |dir: &Path| match space::free(dir) {
         Ok(free) if free < poller.min_free_disk => {
             let least = poller.min_free_disk;
-            Err(format!("no job is asked for, {} has {free} bytes free, min_free_disk is {least}", dir.display()))
+            Err(format!("no job is asked for, less than min_free_disk ({least} bytes) is free at {}", dir.display()))
         }
+        // What cannot be looked at is the job's to fail on.
         Ok(_) | Err(_) => Ok(()),
     };
     low(&desk.jobs)?;

@@ -30,10 +30,21 @@ pub(super) fn tend(desk: &Desk, held: &mut Held, process: Option<Process>) -> St
     };
     let watch = desk.stop.watch();
     let mut wanted = Wanted::Run;
+    let mut next = Next { due: attend(held, &mut wanted, &hands), wrote: false, sync_at: None };
+    next.sync_at = Some(Instant::now() + desk.timing.sync_after);
     loop {
-        let due = attend(held, &mut wanted, &hands);
-        match wait(held, &hands, &watch, due) {
-            Woken::Due => {}
+        match wait(held, &hands, &watch, &mut next) {
+            Woken::Due => {
+                next.wrote = false;
+                next.due = attend(held, &mut wanted, &hands);
+            }
+            Woken::Sync => {
+                // A short job never comes here, so none waits for the disk.
+                next.sync_at = None;
+                if let Err(e) = held.dir.sync() {
+                    say!(Level::Warn, held.who, "a power loss may lose this job: {e}");
+                }
+            }
             Woken::Heard(heard) => {
                 // To the process at once: it does not wait for the lease's next request.
                 if let Heard::Wanted(wants) = heard {
@@ -85,32 +96,44 @@ fn want(held: &Held, wanted: &mut Wanted, wants: Wanted, hands: &Hands) {
     }
 }
 
+/// What the thread waits for.
+struct Next {
+    due: Due,
+    /// There is output since the last request.
+    wrote: bool,
+    sync_at: Option<Instant>,
+}
+
 enum Woken {
     Due,
+    Sync,
     Heard(Heard),
     Ended(Ended),
     LetGo,
 }
 
-fn wait(held: &Held, hands: &Hands, watch: &Watch, due: Due) -> Woken {
-    let mut wrote = false;
+fn wait(held: &Held, hands: &Hands, watch: &Watch, next: &mut Next) -> Woken {
     loop {
         if watch.level().lets_go() {
             return Woken::LetGo;
         }
-        let until = if wrote { due.soonest.min(due.at) } else { due.at };
+        let due = if next.wrote { next.due.soonest.min(next.due.at) } else { next.due.at };
+        let (until, woken) = match next.sync_at {
+            Some(at) if at < due => (at, Woken::Sync),
+            _ => (due, Woken::Due),
+        };
         let left = until.saturating_duration_since(Instant::now());
         select! {
             // A panic of job-N shows as a dropped sender: the directory is looked at again.
             recv(hands.ended) -> ended => return Woken::Ended(ended.unwrap_or_default()),
             recv(hands.wrote) -> edge => match edge {
-                Ok(()) => wrote = true,
+                Ok(()) => next.wrote = true,
                 // `ctl-N` has ended, so `job-N` is about to.
                 Err(_) => return Woken::Ended(hands.ended.recv().unwrap_or_default()),
             },
             recv(held.sides.heard) -> heard => return heard.map_or(Woken::Due, Woken::Heard),
             recv(watch.changed()) -> _ => {}
-            default(left) => return Woken::Due,
+            default(left) => return woken,
         }
     }
 }
