@@ -27,6 +27,8 @@ pub mod spool;
 // -- job process --
 pub mod executor;
 pub mod job;
+// -- helpers --
+pub mod transfer;
 // -- ground --
 pub mod clock;
 pub mod diag;

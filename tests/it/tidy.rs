@@ -199,6 +199,7 @@ fn each_crate_is_named_only_where_it_may_be() {
                 "src/jobdir.rs",
                 "src/clock.rs",
                 "src/space.rs",
+                "src/transfer/",
             ],
         ),
         ("ctrlc", &["src/cli/exec.rs", "src/cli.rs"]),

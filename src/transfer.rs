@@ -1,0 +1,15 @@
+//! Artifacts and caches: what the commands inside a stage do (build §6). The map:
+//!
+//! - [`select`]: which files a job means, by patterns (`glob`).
+//! - [`archive`]: those files as zip, tar, gzip or raw, into any writer, by all processors (`ordered`).
+//! - [`extract`]: an archive into a directory, and nothing outside of it.
+//! - [`say`]: the lines in the job's log.
+//!
+//! Runs as the stage's user, in the project directory. Knows the coordinator by its two URLs only.
+
+pub mod archive;
+pub mod extract;
+mod glob;
+mod ordered;
+pub mod say;
+pub mod select;
