@@ -67,6 +67,9 @@ pub struct Started {
     pub start_time: u64,
     /// `NAME=VALUE` in the environment of every stage (design §5.7).
     pub tag: String,
+    /// The cgroup that all stages run in, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
 }
 
 /// `crash.json`: written by the manager when a job process is gone without an outcome. The next process of
@@ -464,7 +467,15 @@ mod tests {
     }
 
     fn started(boot_id: String) -> Started {
-        Started { version: VERSION, boot_id, at: BootTime::now(), pid: 1, start_time: 0, tag: String::new() }
+        Started {
+            version: VERSION,
+            boot_id,
+            at: BootTime::now(),
+            pid: 1,
+            start_time: 0,
+            tag: String::new(),
+            cgroup: None,
+        }
     }
 
     #[test]

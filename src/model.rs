@@ -168,6 +168,8 @@ pub struct Limits {
     pub open_files: Option<u64>,
     pub nice: Option<i32>,
     pub oom_score_adj: Option<i32>,
+    /// Whether each job has a cgroup of its own; unset: where a limit needs one and one may be made.
+    pub cgroup: Option<bool>,
 }
 
 /// The shell that reads the scripts; decides quoting.

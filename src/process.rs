@@ -2,6 +2,7 @@
 //! by a pidfd, so that a pid that was given to another is never signalled (invariant 7). Knows nothing of
 //! jobs but how their process is started; decides nothing.
 
+pub mod cgroup;
 pub mod stage;
 pub mod sweep;
 pub mod table;

@@ -128,6 +128,9 @@ fn describe_entry(text: &mut String, entry: &Entry) {
             row(key, &n);
         }
     }
+    if let Some(own) = limits.cgroup {
+        row("cgroup", &own);
+    }
     if let Some(file) = &entry.tls_ca_file {
         row("tls-ca-file", &quoted(&file.to_string_lossy()));
     }

@@ -269,6 +269,7 @@ fn limits(table: &Table<'_>) -> Limits {
         open_files: positive("open_files"),
         nice: within("nice", -20, 19),
         oom_score_adj: within("oom_score_adj", -1000, 1000),
+        cgroup: table.flag("cgroup"),
     }
 }
 
@@ -434,7 +435,7 @@ mod tests {
     #[test]
     fn an_entry_says_whom_its_jobs_run_as_and_what_they_may_take() {
         let (entry, warnings) = one("url='file:s'\nuser='ci'\numask='027'\nmemory='512MB'\nprocesses=64\n\
-             cpu_time='10m'\nopen_files=1024\nnice=10\noom_score_adj=500");
+             cpu_time='10m'\nopen_files=1024\nnice=10\noom_score_adj=500\ncgroup=true");
         assert_eq!((entry.user.as_str(), entry.umask, warnings), ("ci", Some(0o027), vec![]));
         let limits = Limits {
             memory: Some(512 << 20),
@@ -443,6 +444,7 @@ mod tests {
             open_files: Some(1024),
             nice: Some(10),
             oom_score_adj: Some(500),
+            cgroup: Some(true),
         };
         assert_eq!(entry.limits, limits);
         check_disabled("url='file:s'\nuser='ghost'", "this host has no user \"ghost\"");

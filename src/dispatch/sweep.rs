@@ -5,6 +5,7 @@ use log::Level;
 
 use crate::jobdir::{Crash, CrashNote, Lock};
 use crate::model::{Outcome, VERSION, Why};
+use crate::process::cgroup::Leaf;
 use crate::process::sweep;
 
 use super::held::say;
@@ -43,7 +44,10 @@ fn survivors(desk: &Desk, held: &Held) -> Vec<String> {
     match held.dir.started() {
         // After a restart of the host there is none, and looking costs nothing.
         Ok(started) if !keeps => {
+            let leaf = started.cgroup.as_deref().map(Leaf::at);
+            leaf.iter().for_each(Leaf::kill);
             let left = sweep::tagged(&started.tag, &[], desk.timing.sweep_limit);
+            leaf.iter().for_each(|l| l.remove(desk.timing.drain_ended));
             for process in &left {
                 say!(Level::Error, held.who, "a process of a crashed job cannot be ended: {process}");
             }

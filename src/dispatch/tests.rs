@@ -187,8 +187,15 @@ impl Scene {
             .unwrap();
         let start_time = table::stat(child.id()).unwrap().start_time;
         let tag = format!("RUNNER_JOB={}", self.tag());
-        let started =
-            Started { version: VERSION, boot_id: boot_id(), at: BootTime::now(), pid: child.id(), start_time, tag };
+        let started = Started {
+            version: VERSION,
+            boot_id: boot_id(),
+            at: BootTime::now(),
+            pid: child.id(),
+            start_time,
+            tag,
+            cgroup: None,
+        };
         dir.write_started(&started).unwrap();
         let job = lease.job.clone();
         let mut held = Held::new(&self.desk, dir, lease, "e", "0").with_job(&self.desk, &job);

@@ -8,9 +8,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::model::Settings;
+use crate::model::{Limits, Settings};
+use crate::process::cgroup::Leaf;
 use crate::process::trampoline::{Change, Ids};
-use crate::process::user::{User, may_work_in};
+use crate::process::user::{User, is_root, may_work_in};
 
 /// A look at a directory takes no longer, or the job is not run.
 const LOOK: Duration = Duration::from_secs(10);
@@ -21,13 +22,17 @@ const UMASK: u32 = 0o022;
 pub struct Manner {
     /// `None`: the runner's own.
     pub user: Option<User>,
+    /// Where all stages of the job run.
+    pub leaf: Option<Leaf>,
+    limits: Limits,
     /// Empty: the stage's program starts at once, without a trampoline.
     pub change: Change,
 }
 
 impl Manner {
-    /// `state`: the runner's own directory, which is closed to others unless the workspace lies in it.
-    pub fn of(settings: &Settings, state: &Path) -> Result<Manner, String> {
+    /// `state`: the runner's own directory, which is closed to others unless the workspace lies in it. `name`:
+    /// of a cgroup, different for every run of every job.
+    pub fn of(settings: &Settings, state: &Path, name: &str) -> Result<Manner, String> {
         let user = match settings.user.as_str() {
             "" => None,
             name => User::for_stages(name)?,
@@ -39,7 +44,43 @@ impl Manner {
         }
         let ids = user.as_ref().map(|u| Ids { uid: u.uid, gid: u.gid, groups: u.groups.clone() });
         let umask = settings.umask.filter(|m| *m != UMASK);
-        Ok(Manner { user, change: Change { ids, umask, ..Change::default() } })
+        let limits = settings.limits.clone();
+        let leaf = leaf(&limits, name)?;
+        // What the cgroup counts needs no other count.
+        let counts = |f: fn(&Leaf) -> bool| leaf.as_ref().is_some_and(f);
+        let change = Change {
+            ids,
+            umask,
+            nice: limits.nice.filter(|n| *n != 0),
+            memory: limits.memory.filter(|_| !counts(|l| l.memory)),
+            processes: limits.processes.filter(|_| !counts(|l| l.processes)),
+            cpu_time: limits.cpu_time,
+            open_files: limits.open_files,
+            cgroup: leaf.as_ref().map(Leaf::door),
+            stdout: None,
+        };
+        Ok(Manner { user, leaf, limits, change })
+    }
+
+    /// What limits the job, and how, for its log; nothing where nothing does.
+    pub fn notes(&self) -> Vec<String> {
+        let leaf = self.leaf.as_ref();
+        let by = |counted: bool| if counted { "the whole job, by its cgroup" } else { "each process, by rlimit" };
+        let mut said: Vec<String> = Vec::new();
+        if let Some(n) = self.limits.memory {
+            said.push(format!("memory {} MiB for {}", n >> 20, by(leaf.is_some_and(|l| l.memory))));
+        }
+        if let Some(n) = self.limits.processes {
+            let whose = match leaf {
+                Some(leaf) if leaf.processes => "for the whole job, by its cgroup",
+                _ if self.user.is_none() && is_root() => "without effect: root has no rlimit, and there is no cgroup",
+                _ => "for all of the user, by rlimit",
+            };
+            said.push(format!("processes {n} {whose}"));
+        }
+        said.extend(self.limits.cpu_time.map(|n| format!("cpu_time {n} s for {}", by(false))));
+        said.extend(self.limits.open_files.map(|n| format!("open_files {n} for {}", by(false))));
+        if said.is_empty() { Vec::new() } else { vec![format!("Limits: {}", said.join("; "))] }
     }
 
     /// The program and its arguments as they are started.
@@ -59,6 +100,23 @@ impl Manner {
             }
         }
         command
+    }
+}
+
+/// Where a limit needs one, or the entry wants one.
+fn leaf(limits: &Limits, name: &str) -> Result<Option<Leaf>, String> {
+    let needs = limits.memory.is_some() || limits.processes.is_some();
+    if !limits.cgroup.unwrap_or(needs) {
+        return Ok(None);
+    }
+    match (Leaf::make(name, limits.memory, limits.processes), limits.cgroup) {
+        (Ok(leaf), None) if !leaf.memory && !leaf.processes => {
+            leaf.remove(Duration::ZERO);
+            Ok(None)
+        }
+        (Ok(leaf), _) => Ok(Some(leaf)),
+        (Err(e), Some(true)) => Err(format!("the entry wants a cgroup for its jobs, and none can be made: {e}")),
+        (Err(_), _) => Ok(None),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::clock::BootTime;
 use crate::forge::{End, Said, StageId, Tap};
 use crate::jobdir::JobDir;
 use crate::model::ToJob;
+use crate::process::cgroup::Leaf;
 use crate::process::{sweep, threads};
 
 /// Everything that wakes the loop but its own deadlines.
@@ -90,12 +91,18 @@ impl Crew {
     }
 
     /// End every process of the job, in a thread of its own; `by` may come nearer meanwhile.
-    pub(super) fn sweep(&self, id: StageId, term: Duration, by: Arc<Mutex<BootTime>>) -> io::Result<()> {
+    pub(super) fn sweep(
+        &self,
+        id: StageId,
+        term: Duration,
+        by: Arc<Mutex<BootTime>>,
+        leaf: Option<Leaf>,
+    ) -> io::Result<()> {
         let tell = self.tell.clone();
         thread("sweep", &self.tell, move || {
             // Whatever happens there is an answer: the job's end waits for it.
             let mut panic = String::new();
-            let swept = guarded(|text| panic = text, || sweep::descendants(term, &|| by.lock().left()));
+            let swept = guarded(|text| panic = text, || sweep::descendants(term, &|| by.lock().left(), leaf.as_ref()));
             let survivors = swept.unwrap_or_else(|| vec![format!("unknown: the sweep panicked: {panic}")]);
             send(&tell, Event::Swept(id, survivors));
         })?;

@@ -23,7 +23,7 @@ impl Loop {
         let by = BootTime::now().after(self.timing.sweep_limit);
         let sweep_by = Arc::new(Mutex::new(by.min(*self.sweep_by.lock())));
         self.sweep_by = sweep_by.clone();
-        match self.crew.sweep(id, self.timing.sweep_term, sweep_by) {
+        match self.crew.sweep(id, self.timing.sweep_term, sweep_by, self.stages.leaf().cloned()) {
             Ok(()) => None,
             Err(e) => self.swept(id, vec![format!("unknown: the sweep could not start: {e}")]),
         }
@@ -57,6 +57,9 @@ impl Loop {
             if !matches!(event, Event::Broken(_)) {
                 let _ = self.heed(event);
             }
+        }
+        if let Some(leaf) = self.stages.leaf().filter(|_| !self.keep_processes) {
+            leaf.remove(self.timing.drain_ended);
         }
         outcome.survivors = self.survivors;
         outcome.lost = self.crew.finish().or_else(|| self.records.lost());

@@ -48,13 +48,19 @@ pub(super) fn prepare(dir: &JobDir, handed: Handed) -> Result<(Place, Script), (
     let tag = format!("RUNNER_JOB={}-{}", dir.name(), nonce().map_err(system)?);
     let at = BootTime::now();
     diag::point("job-begun");
-    let started = Started { version: VERSION, boot_id: boot_id(), at, pid, start_time, tag: tag.clone() };
+    let started = Started { version: VERSION, boot_id: boot_id(), at, pid, start_time, tag: tag.clone(), cgroup: None };
     dir.write_started(&started).map_err(system)?;
     diag::point("job-started");
     let mut job = dir.job().map_err(system)?;
     job.settings.cache = dir.take_cache();
     let state = dir.path().ancestors().nth(2).unwrap_or(Path::new("/"));
-    let manner = Manner::of(&job.settings, state).map_err(|text| (Why::System, text))?;
+    let name = tag.split_once('=').map_or(tag.as_str(), |(_, value)| value);
+    let manner = Manner::of(&job.settings, state, name).map_err(|text| (Why::System, text))?;
+    job.settings.notes = manner.notes();
+    if let Some(leaf) = &manner.leaf {
+        // Before anything is in it: who finds this process dead ends what is.
+        dir.write_started(&Started { cgroup: Some(leaf.path().to_owned()), ..started }).map_err(system)?;
+    }
     let script = forges::plan(&job).map_err(|text| (Why::Configuration, text))?;
     let place = Place {
         dir: dir.again().map_err(system)?,

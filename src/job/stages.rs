@@ -14,6 +14,7 @@ use super::reaper::{Children, Leader};
 use crate::clock::{BootTime, Timing};
 use crate::executor::Executor;
 use crate::forge::{Done, End, Halted, Ladder, Said, Signal, Stage, StageId};
+use crate::process::cgroup::Leaf;
 
 #[derive(Debug)]
 pub(super) struct Stages {
@@ -43,6 +44,11 @@ struct Running {
 impl Stages {
     pub(super) fn new(executor: Executor, children: Arc<Children>, timing: Timing) -> Stages {
         Stages { executor, children, timing, running: BTreeMap::new() }
+    }
+
+    /// The cgroup that stages run in.
+    pub(super) fn leaf(&self) -> Option<&Leaf> {
+        self.executor.manner.leaf.as_ref()
     }
 
     /// `Some` when it could not be started, which is its end.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
+use super::cgroup::Leaf;
 use super::table::{self, Stat};
 use super::{Process, wait_any};
 
@@ -16,7 +17,8 @@ const PASS: Duration = Duration::from_millis(200);
 
 /// In the job process: TERM, then after `grace` KILL, for every descendant, until there is none or no time
 /// is `left`. Returns what still lives, as `PID NAME`.
-pub fn descendants(grace: Duration, left: &dyn Fn() -> Duration) -> Vec<String> {
+/// `leaf`: the cgroup that they are in, which also ends those that we may not signal.
+pub fn descendants(grace: Duration, left: &dyn Fn() -> Duration, leaf: Option<&Leaf>) -> Vec<String> {
     // Nearly every job ends here: no child means no descendant, without reading the table.
     if !has_children() {
         return Vec::new();
@@ -27,6 +29,9 @@ pub fn descendants(grace: Duration, left: &dyn Fn() -> Duration) -> Vec<String> 
     // One that is stopped does not see the TERM.
     told.signal(Signal::CONT);
     told.wait(grace.min(left() / 2));
+    if let Some(leaf) = leaf {
+        leaf.kill();
+    }
     end(&find, left)
 }
 

@@ -91,6 +91,10 @@ impl User {
     }
 }
 
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
 /// Whether the calling thread may make files there.
 pub fn may_work_in(dir: &Path) -> io::Result<()> {
     let access = Access::WRITE_OK | Access::EXEC_OK;

@@ -86,6 +86,7 @@ fn kp07_an_end_is_never_taken_for_a_crash() {
         pid: 1,
         start_time: 1,
         tag: "x=y".into(),
+        cgroup: None,
     };
     for n in 0..10_000 {
         let name = JobName::new(ForgeKind::Spool, "", &n.to_string());

@@ -197,3 +197,112 @@ fn kp22_what_cannot_be_killed_is_named_and_the_job_ends_in_time() {
     runner.finish();
     fake.assert_clean();
 }
+
+#[test]
+fn a_stage_is_limited_as_its_entry_says_and_the_log_says_how() {
+    let fake = GitLab::start();
+    let lines = "memory = \"64MB\"\nprocesses = 900\ncpu_time = 77\nopen_files = 99\nnice = 5\noom_score_adj = 432\n\
+         cgroup = false";
+    let host = Host::bare().entry(&fake, TOKEN, lines);
+    let runner = host.start();
+    let script = ["ulimit -d", "ulimit -u", "ulimit -t", "ulimit -n", "nice", "cat /proc/self/oom_score_adj"];
+    let id = fake.queue(Payload::script(&script));
+    let job = fake.finished(id, SOON);
+    let text = job.text();
+    for (line, want) in script.iter().zip(["65536", "900", "77", "99", "5", "432"]) {
+        assert!(text.contains(&format!("$ {line}\n{want}\n")), "{line}: {text}");
+    }
+    let processes = match rustix::process::geteuid().is_root() {
+        true => "without effect: root has no rlimit, and there is no cgroup",
+        false => "for all of the user, by rlimit",
+    };
+    let want = format!(
+        "Limits: memory 64 MiB for each process, by rlimit; processes 900 {processes}; cpu_time 77 s for each process, \
+         by rlimit; open_files 99 for each process, by rlimit"
+    );
+    assert!(text.contains(&want), "{text}");
+    assert_eq!(job.state, State::Success);
+    host.assert_idle(&runner);
+    runner.finish();
+}
+
+#[test]
+fn a_job_without_limits_says_nothing_of_them() {
+    let fake = GitLab::start();
+    let host = Host::new(&fake);
+    let runner = host.start();
+    let id = fake.queue(Payload::script(&["true"]));
+    assert!(!fake.finished(id, SOON).text().contains("Limits"));
+    runner.finish();
+}
+
+/// A cgroup that a runner of `nobody` may divide; removed at the end.
+struct Delegated(std::path::PathBuf);
+
+impl Delegated {
+    fn make() -> Option<Delegated> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = mounts.lines().find(|l| l.contains(" - cgroup2 "))?;
+        let path = std::path::PathBuf::from(line.split(' ').nth(4)?).join(format!("runner-it-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        let own = |name: &str| std::os::unix::fs::chown(path.join(name), Some(65534), Some(65534)).ok();
+        ["", "cgroup.procs", "cgroup.subtree_control"].into_iter().try_for_each(own)?;
+        Some(Delegated(path))
+    }
+}
+
+impl Drop for Delegated {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("cgroup.kill"), "1");
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            crate::support::tick(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn kp22_in_a_cgroup_also_roots_processes_are_ended() {
+    let fake = GitLab::start();
+    if !is_root("a cgroup of nobody's") {
+        return;
+    }
+    let Some(delegated) = Delegated::make() else {
+        eprintln!("skipped: no cgroup can be made here");
+        return;
+    };
+    let host = Host::bare().entry(&fake, TOKEN, "cgroup = true").timing("sweep_limit=5000,sweep_term=200");
+    let become_root = host.path("become-root");
+    fs::copy("/usr/bin/setpriv", &become_root).unwrap();
+    fs::set_permissions(&become_root, fs::Permissions::from_mode(0o4755)).unwrap();
+    let Some(host) = host.unprivileged() else { return };
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", delegated.0.display());
+    let host = host.wrap_again(&["sh", "-c", &enter, "sh"]);
+    let runner = host.start();
+    let (one, two) = (processes::unique_sleep(), processes::unique_sleep());
+    let line = |sleep: &str| {
+        format!(
+            "{} --reuid 0 --regid 0 --clear-groups setsid sleep {sleep} > /dev/null 2>&1 & disown; sleep 0.2; \
+             sed -n s/^0:://p /proc/self/cgroup",
+            become_root.display()
+        )
+    };
+    let id = fake.queue(Payload::script(&[&line(&one)]));
+    let job = fake.finished(id, SOON);
+    assert!(!job.text().contains("could not be ended"), "{}", job.text());
+    assert!(job.text().contains(&format!("/runner-it-{}/gitlab-", std::process::id())), "{}", job.text());
+    assert!(processes::with_command(&one).is_empty());
+    // The same when the job process was killed.
+    let id = fake.queue(Payload::script(&[&line(&two), "echo begun; sleep 60"]));
+    fake.says(id, "begun\n", SOON);
+    processes::signal(host.job_process(), Signal::KILL);
+    let job = fake.finished(id, SOON);
+    assert_eq!(job.state, State::Failed);
+    assert!(processes::with_command(&two).is_empty(), "{}", job.text());
+    host.assert_idle(&runner);
+    let left = fs::read_dir(&delegated.0).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir()).count();
+    assert_eq!(left, 0, "a job's cgroup goes with the job");
+    runner.finish();
+}

@@ -77,6 +77,9 @@ impl GitlabPlan {
     fn prepare_executor(&mut self) {
         self.open("prepare_executor", "Preparing the \"shell\" executor");
         self.voice(say::plain(&format!("Using Shell ({}) executor...", self.composer.shell.as_str())));
+        for line in std::mem::take(&mut self.settings.notes) {
+            self.voice(say::plain(&line));
+        }
         self.close("prepare_executor");
         self.at = Place::PrepareScript;
     }

@@ -129,6 +129,12 @@ impl Host {
         self
     }
 
+    /// These words before those that are there.
+    pub(crate) fn wrap_again(mut self, words: &[&str]) -> Host {
+        self.wrap.splice(0..0, words.iter().map(ToString::to_string));
+        self
+    }
+
     /// Everything runs as `nobody`: for root, whom no permission stops. `None` where that cannot be.
     pub(crate) fn unprivileged(self) -> Option<Host> {
         const NOBODY: u32 = 65534;
