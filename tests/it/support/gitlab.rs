@@ -7,7 +7,7 @@ mod endpoints;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -449,9 +449,5 @@ impl World {
 impl Inner {
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn life(&self) -> u64 {
-        self.lives.load(Ordering::SeqCst)
     }
 }

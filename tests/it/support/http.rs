@@ -17,6 +17,8 @@ pub(crate) trait Site: Send + Sync + 'static {
     fn label(&self, request: &Request) -> String;
     /// May wait, as long as `patience` lets it.
     fn answer(&self, request: &Request, patience: &Patience) -> Response;
+    /// Counts the clients that are known to be gone: what is still in their connections is theirs.
+    fn life(&self) -> u64;
     /// The answer to this request was withheld, replaced or cut by a fault: its client may ask again.
     fn disturbed(&self, request: &Request, fault: &Fault);
 }
@@ -24,8 +26,8 @@ pub(crate) trait Site: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) at: Instant,
-    /// The connection it came on.
-    pub(crate) connection: u64,
+    /// [`Site::life`] when its connection was made.
+    pub(crate) life: u64,
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: String,
@@ -286,7 +288,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             return;
         }
         let Ok(stream) = stream else { continue };
-        let id = shared.connections.fetch_add(1, Ordering::Relaxed);
+        let (id, life) = (shared.connections.fetch_add(1, Ordering::Relaxed), shared.site.life());
         let _ = stream.set_nodelay(true);
         let Ok(twin) = stream.try_clone() else { continue };
         let mut tape = shared.tape();
@@ -294,16 +296,16 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         tape.threads.retain(|t| !t.is_finished());
         let shared = shared.clone();
         tape.threads.push(named("connection", move || {
-            let _ = serve(id, &stream, &shared);
+            let _ = serve(id, life, &stream, &shared);
             shared.tape().connections.remove(&id);
         }));
     }
 }
 
 /// One connection, request after request, until the client or a fault ends it.
-fn serve(id: u64, stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+fn serve(id: u64, life: u64, stream: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
-    while let Some(request) = read_request(&mut reader, stream, id)? {
+    while let Some(request) = read_request(&mut reader, stream, life)? {
         let label = shared.site.label(&request);
         let (number, fault) = {
             let mut tape = shared.tape();
@@ -414,7 +416,7 @@ fn take_fault(rules: &mut [Rule], label: &str) -> Option<Fault> {
 }
 
 /// `None` when the client has closed the connection.
-fn read_request(reader: &mut BufReader<&TcpStream>, mut stream: &TcpStream, id: u64) -> io::Result<Option<Request>> {
+fn read_request(reader: &mut BufReader<&TcpStream>, mut stream: &TcpStream, life: u64) -> io::Result<Option<Request>> {
     let Some(first) = read_line(reader)? else { return Ok(None) };
     let at = Instant::now();
     let mut words = first.split(' ');
@@ -433,7 +435,7 @@ fn read_request(reader: &mut BufReader<&TcpStream>, mut stream: &TcpStream, id: 
     }
     let mut request = Request {
         at,
-        connection: id,
+        life,
         method: method.to_owned(),
         path: path.to_owned(),
         query: query.to_owned(),

@@ -2,6 +2,7 @@
 //! (protocol §5.3–5.6).
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -65,6 +66,10 @@ impl Site for Inner {
         };
         self.changed.notify_all();
         response
+    }
+
+    fn life(&self) -> u64 {
+        self.lives.load(Ordering::SeqCst)
     }
 
     fn disturbed(&self, request: &Request, fault: &Fault) {
@@ -180,7 +185,7 @@ impl Inner {
                     }
                     return Response::new(400, "text/plain", "400");
                 }
-                finish(&mut world, request, id, body, self.life())
+                finish(&mut world, request, id, body)
             }
             other => {
                 world.violation(request, format!("state is {other:?}"));
@@ -219,7 +224,7 @@ impl Inner {
             world.violation(request, format!("{len} bytes as {start}-{end}"));
         }
         let (limit, interval) = (world.options.trace_limit, world.options.interval.clone());
-        let life = self.life();
+        let life = request.life;
         let job = world.job(id);
         let size = job.stored.len();
         if start != size {
@@ -256,7 +261,7 @@ impl Inner {
             world.violation(request, "not this job's token");
             return Some(forbidden());
         }
-        let life = self.life();
+        let life = request.life;
         match job.state {
             State::Waiting(_) | State::Running | State::Canceling => return None,
             State::Pending => {
@@ -347,7 +352,7 @@ fn running(world: &mut World, request: &Request, id: u64, body: Value) -> Respon
     response
 }
 
-fn finish(world: &mut World, request: &Request, id: u64, body: Value, life: u64) -> Response {
+fn finish(world: &mut World, request: &Request, id: u64, body: Value) -> Response {
     let options = world.options.clone();
     let job = world.job(id);
     let say_again = |status: u16| {
@@ -380,7 +385,7 @@ fn finish(world: &mut World, request: &Request, id: u64, body: Value, life: u64)
     };
     job.ended = Some(Instant::now());
     job.last = Some(body);
-    job.ended_in = life;
+    job.ended_in = request.life;
     let word = job.state.word();
     wrong.into_iter().for_each(|w| world.violation(request, w));
     Response::new(200, "text/plain", "200").with("Job-Status", word)
