@@ -43,7 +43,9 @@ impl Host {
     pub(crate) fn bare() -> Host {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // A release build has neither short waits nor points to stop at.
-        assert!(cfg!(debug_assertions), "the integration tests need a build with debug assertions");
+        if !cfg!(debug_assertions) {
+            panic!("the integration tests need a build with debug assertions");
+        }
         let dir = tempfile::Builder::new().prefix("runner-it-").tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let marker = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
