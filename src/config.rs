@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cloud::CacheSettings;
 pub use crate::diag::logging::LogFormat;
-use crate::model::{ForgeKind, Limits, Secret, Settings, Shell};
+use crate::model::{ForgeKind, Limits, Secret, Settings, Shell, Sources};
 use crate::process::user::User;
 pub use read::log_level;
 
@@ -85,6 +85,7 @@ pub struct Entry {
     pub environment: Vec<String>,
     pub pre_build_script: String,
     pub post_build_script: String,
+    pub sources: Sources,
     pub feature_flags: BTreeMap<String, bool>,
     pub cancel_timeout: Duration,
     pub keep_processes: bool,
@@ -124,6 +125,7 @@ impl Entry {
             environment: self.environment.clone(),
             pre_build_script: self.pre_build_script.clone(),
             post_build_script: self.post_build_script.clone(),
+            sources: self.sources.clone(),
             feature_flags: self.feature_flags.clone(),
             cancel_timeout: self.cancel_timeout,
             keep_processes: self.keep_processes,

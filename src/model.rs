@@ -114,8 +114,20 @@ pub struct Job {
     /// The same among the jobs of the entry and the project.
     pub project_slot: u32,
     pub settings: Settings,
+    #[serde(default)]
+    pub server: Server,
     /// The forge's own text, byte for byte; parsed by its plan alone.
     pub payload: Box<RawValue>,
+}
+
+/// What the hand-out told beside the job.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Server {
+    /// The server's name for the request that it answered with this job.
+    pub request_id: String,
+    /// The certificates that the connection was checked with, in PEM; empty: those of the system.
+    pub ca: String,
 }
 
 /// What a job needs of its entry: copied at the hand-out, so that a reload never touches a running job.
@@ -139,6 +151,7 @@ pub struct Settings {
     pub environment: Vec<String>,
     pub pre_build_script: String,
     pub post_build_script: String,
+    pub sources: Sources,
     pub feature_flags: BTreeMap<String, bool>,
     /// How long a script that was told to end may take before it is killed.
     #[serde(with = "seconds")]
@@ -170,6 +183,27 @@ pub struct Limits {
     pub oom_score_adj: Option<i32>,
     /// Whether each job has a cgroup of its own; unset: where a limit needs one and one may be made.
     pub cgroup: Option<bool>,
+}
+
+/// How an entry wants its sources, by the names of its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sources {
+    pub pre_get_sources_script: String,
+    pub post_get_sources_script: String,
+    /// Where the repositories are to be had, where it is not the server's own word.
+    pub clone_url: String,
+    /// `None`: as the executor needs it.
+    pub clean_git_config: Option<bool>,
+    pub safe_directory_checkout: bool,
+    /// A job may choose its project directory.
+    pub custom_build_dir: bool,
+    /// Zero: as long as the job.
+    #[serde(with = "seconds")]
+    pub prepare_timeout: Duration,
+    /// Zero: as long as the job.
+    #[serde(with = "seconds")]
+    pub get_sources_timeout: Duration,
 }
 
 /// The shell that reads the scripts; decides quoting.

@@ -6,19 +6,15 @@ use std::time::Duration;
 
 use super::table::{Report, Table};
 use super::{Entry, ShowLogs, Surroundings, cache, values};
-use crate::model::{ForgeKind, Limits, Secret, Shell};
+use crate::model::{ForgeKind, Limits, Secret, Shell, Sources};
 
 /// Keys of gitlab-runner that we do not act on.
-const KNOWN: [&str; 33] = [
+const KNOWN: [&str; 25] = [
     "artifact",
     "autoscaler",
-    "clean_git_config",
-    "clone_url",
     "custom",
-    "custom_build_dir",
     "docker",
     "experimental",
-    "get_sources_timeout",
     "instance",
     "job_status_final_update_retry_limit",
     "kubernetes",
@@ -26,12 +22,8 @@ const KNOWN: [&str; 33] = [
     "machine",
     "monitoring",
     "parallels",
-    "post_get_sources_script",
-    "pre_get_sources_script",
-    "prepare_timeout",
     "proxy_exec",
     "referees",
-    "safe_directory_checkout",
     "slot_cgroup_template",
     "ssh",
     "step_runner_image",
@@ -111,6 +103,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         environment: table.strings("environment").unwrap_or_default(),
         pre_build_script: table.string("pre_build_script").unwrap_or_default(),
         post_build_script: table.string("post_build_script").unwrap_or_default(),
+        sources: sources(table),
         feature_flags: table.flags("feature_flags").unwrap_or_default(),
         cancel_timeout: table.duration("cancel_timeout").unwrap_or(CANCEL_TIMEOUT),
         keep_processes: table.flag("keep_processes").unwrap_or(false),
@@ -273,6 +266,28 @@ fn limits(table: &Table<'_>) -> Limits {
     }
 }
 
+fn sources(table: &Table<'_>) -> Sources {
+    let clone_url = table.string("clone_url").unwrap_or_default();
+    if !clone_url.is_empty() && !clone_url.contains("://") {
+        table.warn("clone_url", "this is no URL such as https://HOST, so it has no effect");
+    }
+    let own_place = table.table("custom_build_dir");
+    let custom_build_dir = own_place.as_ref().and_then(|t| t.flag("enabled")).unwrap_or(false);
+    if let Some(own_place) = own_place {
+        own_place.leftovers(&[]);
+    }
+    Sources {
+        pre_get_sources_script: table.string("pre_get_sources_script").unwrap_or_default(),
+        post_get_sources_script: table.string("post_get_sources_script").unwrap_or_default(),
+        clone_url,
+        clean_git_config: table.flag("clean_git_config"),
+        safe_directory_checkout: table.flag("safe_directory_checkout").unwrap_or(false),
+        custom_build_dir,
+        prepare_timeout: table.duration("prepare_timeout").unwrap_or_default(),
+        get_sources_timeout: table.duration("get_sources_timeout").unwrap_or_default(),
+    }
+}
+
 fn show_logs(table: &Table<'_>, limit: i64) -> ShowLogs {
     match table.raw("show_logs") {
         None => ShowLogs::No,
@@ -353,6 +368,7 @@ mod tests {
             environment: vec![],
             pre_build_script: String::new(),
             post_build_script: String::new(),
+            sources: Sources::default(),
             feature_flags: Default::default(),
             cancel_timeout: Duration::from_secs(600),
             keep_processes: false,
@@ -368,6 +384,25 @@ mod tests {
             disabled: None,
         };
         assert_eq!(entry, want);
+    }
+
+    #[test]
+    fn sources_are_got_as_the_entry_says() {
+        let rest = "url='https://g'\ntoken='t'\nclone_url='http://in/'\nclean_git_config=true\nprepare_timeout='2m'\n\
+                    [runners.custom_build_dir]\nEnabled=true\nother=1";
+        let (entry, warnings) = one(rest);
+        assert_eq!(warnings, ["/etc/c.toml:9: runners.custom_build_dir.other: unknown key, ignored"]);
+        let want = Sources {
+            clone_url: "http://in/".into(),
+            clean_git_config: Some(true),
+            custom_build_dir: true,
+            prepare_timeout: Duration::from_secs(120),
+            ..Sources::default()
+        };
+        assert_eq!(entry.sources, want);
+        let (_, warnings) = one("url='https://g'\ntoken='t'\nclone_url='g.example'");
+        let want = "/etc/c.toml:4: runners.clone_url: this is no URL such as https://HOST, so it has no effect";
+        assert_eq!(warnings, [want]);
     }
 
     #[test]

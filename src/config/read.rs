@@ -255,12 +255,12 @@ mod tests {
     fn keys_without_effect_are_one_warning_each() {
         check_warnings(
             &format!(
-                "sentry_dsn = ''\nconnection_max_age = '15m0s'\n[session_server]\nsession_timeout = 1800\n{ENTRY}bogus = 1\nclone_url = ''\ntoken_obtained_at = 0001-01-01T00:00:00Z\n[runners.cache]\nMaxUploadedArchiveSize = 0\n[runners.docker]\nimage = 'x'"
+                "sentry_dsn = ''\nconnection_max_age = '15m0s'\n[session_server]\nsession_timeout = 1800\n{ENTRY}bogus = 1\nstrict_check_interval = true\ntoken_obtained_at = 0001-01-01T00:00:00Z\n[runners.cache]\nMaxUploadedArchiveSize = 0\n[runners.docker]\nimage = 'x'"
             ),
             &[
                 "c.toml:1: sentry_dsn: has no effect here (yet)",
                 "c.toml:9: runners.bogus: unknown key, ignored",
-                "c.toml:10: runners.clone_url: has no effect here (yet)",
+                "c.toml:10: runners.strict_check_interval: has no effect here (yet)",
                 "c.toml:14: runners.docker: has no effect here (yet)",
             ],
         );

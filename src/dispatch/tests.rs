@@ -158,6 +158,7 @@ impl Scene {
             slot: 0,
             project_slot: 0,
             settings: Settings::default(),
+            server: Default::default(),
             payload: RawValue::from_string("{}".into()).unwrap(),
         };
         Box::new(Scripted { server: self.server.clone(), job })

@@ -17,7 +17,7 @@ use crate::config::Entry;
 use crate::forge::{Coordinator, HangUp, Lease, Refusal};
 use crate::forges::Ground;
 use crate::http::{self, Answer, Client, Failure, Line, Method, Request, pushback};
-use crate::model::{ForgeKind, Job, VERSION};
+use crate::model::{ForgeKind, Job, Server, VERSION};
 use crate::retry::Backoff;
 
 use super::lease::{Data, GitlabLease};
@@ -129,7 +129,7 @@ impl Gitlab {
         let deadline = if parks { timing.poll_deadline } else { timing.request_deadline };
         let request = Request { method: Method::Post, url: &url, headers: &headers, body: &body, deadline };
         match line.send(&request, parks) {
-            Ok(answer) => self.hear(&url, answer),
+            Ok(answer) => self.hear(&url, &id, answer),
             Err(Failure::Cut) => Ok(None),
             Err(Failure::Url(why)) => Err(again(Duration::ZERO, false, why)),
             Err(Failure::Transport(why)) => Err(again(self.failures.lock().next(), true, format!("POST {why}"))),
@@ -137,7 +137,7 @@ impl Gitlab {
     }
 
     /// Protocol §1.5.4. Only 403 and an unusable URL are unhealthy.
-    fn hear(&self, url: &str, answer: Answer) -> Result<Option<GitlabLease>, Refusal> {
+    fn hear(&self, url: &str, id: &str, answer: Answer) -> Result<Option<GitlabLease>, Refusal> {
         // An answer without it leaves the old one standing, or long polls would end for good.
         if let Some(update) = answer.header("X-GitLab-Last-Update") {
             update.clone_into(&mut self.last_update.lock());
@@ -146,7 +146,7 @@ impl Gitlab {
         match answer.status {
             201 => {
                 self.failures.lock().reset();
-                self.take(answer).map(Some).map_err(|e| {
+                self.take(id, answer).map(Some).map_err(|e| {
                     let lost = format!("POST {}: the server handed out what is no job: {e}", http::for_people(url));
                     again(Duration::ZERO, true, lost)
                 })
@@ -171,10 +171,11 @@ impl Gitlab {
 
     /// The lease of what a server handed out. What is malformed beyond the lease's own needs is left to
     /// the job process, which fails the job with a line in its log.
-    fn take(&self, answer: Answer) -> Result<GitlabLease, String> {
+    fn take(&self, id: &str, answer: Answer) -> Result<GitlabLease, String> {
         if !answer.is_json() {
             return Err("it is not declared as JSON".to_owned());
         }
+        let request_id = answer.header("X-Request-Id").unwrap_or(id).to_owned();
         let text = String::from_utf8(answer.body).map_err(|e| e.to_string())?;
         let payload = RawValue::from_string(text).map_err(|e| e.to_string())?;
         let head = Head::read(&payload)?;
@@ -207,9 +208,20 @@ impl Gitlab {
             slot: 0,
             project_slot: 0,
             settings: entry.settings(),
+            server: Server { request_id, ca: self.ca() },
             payload,
         };
         Ok(GitlabLease::taken(data, entry.key(), job, Found::new(&self.found), ground))
+    }
+}
+
+// ---- Certificates ---------------------------------------------------------------------------
+
+impl Gitlab {
+    /// Read anew for each job, because it may be renewed while the manager runs.
+    fn ca(&self) -> String {
+        let file = self.ca_file.as_deref().filter(|_| self.entry.url.starts_with("https://"));
+        file.and_then(|f| std::fs::read_to_string(f).ok()).unwrap_or_default()
     }
 }
 

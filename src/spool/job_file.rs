@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Entry;
 use crate::gitlab::wire::{DEFAULT_TIMEOUT, Payload};
-use crate::model::{ForgeKind, Job, VERSION};
+use crate::model::{ForgeKind, Job, Server, VERSION};
 
 /// The error is the reason that stands beside the file in `failed/`.
 pub(super) fn read(text: &[u8], name: &str, entry: &Entry) -> Result<Job, String> {
@@ -50,6 +50,7 @@ pub(super) fn read(text: &[u8], name: &str, entry: &Entry) -> Result<Job, String
         slot: 0,
         project_slot: 0,
         settings: entry.settings(),
+        server: Server::default(),
         payload,
     })
 }

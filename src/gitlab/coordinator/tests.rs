@@ -23,6 +23,7 @@ fn entry(url: String) -> Entry {
         environment: vec!["CI_DEBUG_TRACE=true".to_owned()],
         pre_build_script: String::new(),
         post_build_script: String::new(),
+        sources: Default::default(),
         feature_flags: std::collections::BTreeMap::new(),
         cancel_timeout: Duration::from_secs(10),
         keep_processes: false,

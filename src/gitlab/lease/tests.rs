@@ -52,6 +52,7 @@ fn rig_with(says: &[(u16, &str)], timing: Timing) -> Rig {
         slot: 0,
         project_slot: 0,
         settings: Settings::default(),
+        server: Default::default(),
         payload: RawValue::from_string("{}".to_owned()).unwrap(),
     };
     let lease = GitlabLease::taken(data, "entry".to_owned(), job, Found::none(), &ground);

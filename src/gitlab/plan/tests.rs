@@ -48,6 +48,7 @@ fn job(dir: &Path, more: Value) -> Job {
             cancel_timeout: Duration::from_secs(5),
             ..Settings::default()
         },
+        server: Default::default(),
         payload: serde_json::value::to_raw_value(&payload).unwrap(),
     }
 }
