@@ -7,6 +7,7 @@
 mod artifacts;
 mod cache;
 mod carry;
+mod cleanup;
 mod compose;
 #[allow(dead_code, reason = "the slots for caches and artifacts use all of it once they are filled")]
 mod context;
@@ -14,12 +15,16 @@ mod demands;
 mod durations;
 mod expand;
 mod flags;
+mod git;
+mod gitconfig;
 mod paths;
 mod quote;
 mod refused;
+mod remote;
 mod say;
 mod sources;
 mod stages;
+mod submodules;
 mod timeouts;
 mod tries;
 mod variables;
@@ -58,10 +63,19 @@ pub fn script(job: &Job) -> Result<Script, String> {
     let mut paths = Paths::of(job, &payload, false);
     let mut vars = Variables::of(job, &payload, &flags, &paths);
     let strategy = strategy(&payload, &vars);
-    if strategy == Strategy::Empty {
-        paths = Paths::of(job, &payload, true);
-        vars = Variables::of(job, &payload, &flags, &paths);
+    let mut misplaced = None;
+    match vars.get("GIT_CLONE_PATH").filter(|place| !place.is_empty()) {
+        None if strategy == Strategy::Empty => paths = Paths::of(job, &payload, true),
+        None => {}
+        Some(_) if !job.settings.sources.custom_build_dir => {
+            misplaced = Some("setting GIT_CLONE_PATH is not allowed, enable `custom_build_dir` feature".to_owned());
+        }
+        Some(place) => match paths.chosen(&place) {
+            Ok(chosen) => paths = chosen,
+            Err(text) => misplaced = Some(text),
+        },
     }
+    vars = Variables::of(job, &payload, &flags, &paths);
     let masks = vars.masks();
     let mut format = Format {
         framing: if flags.on(Flag::FF_TIMESTAMPS) { Framing::Timestamps } else { Framing::Bare },
@@ -76,7 +90,7 @@ pub fn script(job: &Job) -> Result<Script, String> {
             format.framing = Framing::Bare;
             Box::new(Refused { text, said: false })
         }
-        None => Box::new(GitlabPlan::new(job, payload, flags, paths, vars, strategy)),
+        None => Box::new(GitlabPlan { misplaced, ..GitlabPlan::new(job, payload, flags, paths, vars, strategy) }),
     };
     Ok(Script { plan, tap: None, format, masks })
 }
@@ -125,6 +139,9 @@ fn strategy(payload: &Payload, vars: &Variables) -> Strategy {
 
 struct GitlabPlan {
     settings: Settings,
+    request_id: String,
+    /// Why the job's directory cannot be as the job wants it.
+    misplaced: Option<String>,
     /// The whole job's time.
     timeout: Duration,
     ladder: Ladder,
@@ -242,8 +259,14 @@ impl GitlabPlan {
     fn new(job: &Job, payload: Payload, flags: Flags, paths: Paths, vars: Variables, strategy: Strategy) -> GitlabPlan {
         let settings = &job.settings;
         let timing = Timing::load();
-        let wishes = Wishes::read(&vars, &flags, payload.allow_git_fetch, settings.debug_trace_disabled);
-        let mut texts = payload.steps.iter().flat_map(|s| &s.script);
+        let wishes = Wishes::read(
+            &vars,
+            &flags,
+            (payload.allow_git_fetch, payload.git_info.depth),
+            settings.debug_trace_disabled,
+        );
+        let mut texts =
+            payload.steps.iter().map(|s| &s.script).chain(payload.hooks.iter().map(|h| &h.script)).flatten();
         let speaks_of_env = |text: &String| text.contains("GITLAB_ENV");
         let composer = Composer {
             shell: settings.shell,
@@ -252,10 +275,21 @@ impl GitlabPlan {
             sections: flags.on(Flag::FF_SCRIPT_SECTIONS) && payload.features.trace_sections,
             check_status: flags.on(Flag::FF_ENABLE_BASH_EXIT_CODE_CHECK),
             touch_env: texts.any(speaks_of_env)
-                || [&settings.pre_build_script, &settings.post_build_script].into_iter().any(speaks_of_env),
+                || [
+                    &settings.pre_build_script,
+                    &settings.post_build_script,
+                    &settings.sources.pre_get_sources_script,
+                    &settings.sources.post_get_sources_script,
+                ]
+                .into_iter()
+                .any(speaks_of_env),
+            git_seed: flags.on(Flag::FF_GIT_URLS_WITHOUT_TOKENS),
+            safe_directory: settings.sources.safe_directory_checkout,
         };
         GitlabPlan {
             settings: settings.clone(),
+            request_id: job.server.request_id.clone(),
+            misplaced: None,
             timeout: job.timeout,
             ladder: Ladder(vec![(Signal::Term, settings.cancel_timeout), (Signal::Kill, timing.kill_wait)]),
             tries: Tries::new(&timing, flags.on(Flag::FF_USE_EXPONENTIAL_BACKOFF_STAGE_RETRY)),
@@ -299,6 +333,8 @@ impl GitlabPlan {
                 self.voice(say::cut_short(&running.section));
                 self.sources_timed_out();
             }
+            // Half a try: the other half follows.
+            Place::ClearWorktree if done.end == End::Exited(0) => {}
             Place::ClearWorktree | Place::GetSources => self.tried(Place::GetSources, Failure::of(&done.end), now),
             place @ (Place::RestoreCache | Place::DownloadArtifacts) => self.tried(place, Failure::of(&done.end), now),
             Place::Step(_) => self.step_ended(&running.section, done),

@@ -278,14 +278,6 @@ fn an_empty_checkout_is_a_fresh_directory() {
     runner.finish();
 }
 
-#[test]
-fn a_strategy_that_is_not_built_fails_the_job_with_a_clear_line() {
-    let job = run(Payload::script(&["echo never"]).strategy(Some("clone")));
-    assert_eq!(job.state, State::Failed);
-    assert!(job.text().contains("GIT_STRATEGY"), "{}", job.text());
-    assert!(!job.text().contains("\nnever\n"));
-}
-
 // ---- Bad input ---------------------------------------------------------------------------------
 
 /// That this job fails with exactly this in its log, and that the manager takes the next one.

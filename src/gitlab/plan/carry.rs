@@ -111,6 +111,7 @@ impl GitlabPlan {
         Context {
             payload: &self.payload,
             settings: &self.settings,
+            request_id: &self.request_id,
             flags: &self.flags,
             paths: &self.paths,
             vars: &self.vars,

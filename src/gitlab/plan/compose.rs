@@ -22,6 +22,10 @@ pub(super) struct Composer {
     pub(super) check_status: bool,
     /// The job speaks of `$GITLAB_ENV`, so the file is made for it.
     pub(super) touch_env: bool,
+    /// FF_GIT_URLS_WITHOUT_TOKENS: every git of the job reads our configuration.
+    pub(super) git_seed: bool,
+    /// `safe_directory_checkout`: git works in a project directory of another user's, too.
+    pub(super) safe_directory: bool,
 }
 
 impl Composer {
@@ -40,7 +44,13 @@ pub(super) struct Body {
 impl Body {
     /// Directories, variables, `cd`: what stands before every user command.
     pub(super) fn begin(&mut self, vars: &Variables, paths: &Paths) {
-        self.make_directories(paths);
+        self.make_directories(&[&paths.project, &paths.temp]);
+        self.variables(vars, paths);
+        self.raw("cd ").path(&paths.project).raw("\n");
+    }
+
+    /// Every variable, exported; what is of type file is written anew. The directory for it is there.
+    pub(super) fn variables(&mut self, vars: &Variables, paths: &Paths) {
         for v in vars.each() {
             match &v.path {
                 Some(path) => {
@@ -51,7 +61,16 @@ impl Body {
             }
         }
         self.read_env(paths);
-        self.raw("cd ").path(&paths.project).raw("\n");
+        if self.how.git_seed {
+            self.raw("export GIT_CONFIG_GLOBAL=").path(&paths.git_seed()).raw("\n");
+        }
+        if self.how.safe_directory {
+            // By the environment, because the user's own configuration would grow with every job.
+            self.raw("if [ -d ").path(&paths.project).raw(" ] && [ ! -O ").path(&paths.project).raw(" ]; then\n");
+            self.raw("_n=${GIT_CONFIG_COUNT:-0}\nexport \"GIT_CONFIG_KEY_$_n=safe.directory\"\n");
+            self.raw("export \"GIT_CONFIG_VALUE_$_n=\"").path(&paths.project);
+            self.raw("\nexport GIT_CONFIG_COUNT=$((_n + 1))\nfi\n");
+        }
     }
 
     /// One element of a job's `script`: its echo, then the command. `section`: the name that it gets when
@@ -77,6 +96,11 @@ impl Body {
     /// A green line of the stage's own.
     pub(super) fn notice(&mut self, text: &str) {
         self.echo(&format!("\x1b[32;1m{text}\x1b[0;m"));
+    }
+
+    /// A yellow one.
+    pub(super) fn warning(&mut self, text: &str) {
+        self.echo(&format!("\x1b[0;33m{text}\x1b[0;m"));
     }
 
     /// Remove files or directories, whatever their modes; symbolic links are not followed.
@@ -115,13 +139,15 @@ impl Body {
     }
 
     /// Costs a process only when one of them is missing.
-    fn make_directories(&mut self, paths: &Paths) {
-        self.raw("[ -d ").path(&paths.project).raw(" ] && [ -d ").path(&paths.temp).raw(" ] || ");
-        self.raw("_made=$(mkdir -p ")
-            .path(&paths.project)
-            .raw(" 2>&1 && mkdir -p ")
-            .path(&paths.temp)
-            .raw(" 2>&1) || ");
+    pub(super) fn make_directories(&mut self, directories: &[&Path]) {
+        for (i, directory) in directories.iter().enumerate() {
+            self.raw(if i == 0 { "[ -d " } else { " && [ -d " }).path(directory).raw(" ]");
+        }
+        self.raw(" || _made=$(");
+        for (i, directory) in directories.iter().enumerate() {
+            self.raw(if i == 0 { "mkdir -p " } else { " && mkdir -p " }).path(directory).raw(" 2>&1");
+        }
+        self.raw(") || ");
         self.raw(
             "{ printf '\\033[31;1mERROR: the job has no directory to work in, is builds_dir writable? %s\\033[0;m\\n' ",
         );
@@ -139,7 +165,7 @@ impl Body {
         self.raw("while read -r line; do export \"$line\"; done < ").path(&file).raw("; fi\n");
     }
 
-    fn export(&mut self, key: &str, value: &[u8]) {
+    pub(super) fn export(&mut self, key: &str, value: &[u8]) {
         self.raw("export ").raw(key).raw("=").word(value).raw("\n");
     }
 
@@ -166,6 +192,12 @@ impl Body {
              section_end:{time}:{name}\\r\\033[0K\\n'"
         ));
         self.raw(now).word(text.as_bytes()).raw(now).raw("\n");
+    }
+
+    /// Write a file anew, for the job's user alone. What stands in its place is not followed.
+    pub(super) fn write(&mut self, path: &Path, text: &str) {
+        self.raw("rm -f ").path(path).raw("\n(umask 077; printf '%s' ").word(text.as_bytes()).raw(" > ");
+        self.path(path).raw(")\n");
     }
 
     pub(super) fn raw(&mut self, text: &str) -> &mut Body {

@@ -14,6 +14,8 @@ use super::wishes::Wishes;
 pub(super) struct Context<'a> {
     pub(super) payload: &'a Payload,
     pub(super) settings: &'a Settings,
+    /// The server's name for the request that brought the job.
+    pub(super) request_id: &'a str,
     pub(super) flags: &'a Flags,
     pub(super) paths: &'a Paths,
     pub(super) vars: &'a Variables,

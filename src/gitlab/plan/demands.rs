@@ -30,9 +30,6 @@ pub(super) fn impossible(payload: &Payload, vars: &Variables) -> Result<(), Stri
                     feature flag to be enabled"
             .to_owned());
     }
-    if vars.get("GIT_CLONE_PATH").is_some_and(|p| !p.is_empty()) {
-        return Err("setting GIT_CLONE_PATH is not allowed, enable `custom_build_dir` feature".to_owned());
-    }
     if let Some(name) = payload.secrets.keys().next() {
         return Err(format!("this version cannot fetch secrets from a vault, and the job needs {name:?}"));
     }

@@ -16,7 +16,13 @@ pub(super) struct Paths {
 }
 
 /// What a job may leave in its temporary directory, besides file variables.
-pub(super) const LEFTOVERS: [&str; 4] = [ENV_FILE, "masking.db", ".gitlab-runner.ext.conf", ".glr.gconf"];
+const LEFTOVERS: [&str; 6] = [ENV_FILE, "masking.db", GIT_CONFIG, GIT_SEED, LOGINS[0], LOGINS[1]];
+/// What every repository of a job includes. Users' repositories know this name.
+const GIT_CONFIG: &str = ".gitlab-runner.ext.conf";
+/// git's global configuration with FF_GIT_URLS_WITHOUT_TOKENS.
+const GIT_SEED: &str = ".glr.gconf";
+/// The only files with a token in them.
+const LOGINS: [&str; 2] = [".gitlab-runner.login", ".gitlab-runner.login-2"];
 /// `$GITLAB_ENV`: variables that a stage hands to the next ones.
 pub(super) const ENV_FILE: &str = "gitlab_runner_env";
 
@@ -38,6 +44,45 @@ impl Paths {
         Paths { builds, project: project.into(), temp: temp.into() }
     }
 
+    /// A directory that the job itself chose (GIT_CLONE_PATH). The error says why it cannot be had.
+    pub(super) fn chosen(&self, place: &str) -> Result<Paths, String> {
+        let project = cleaned(Path::new(place));
+        match project.strip_prefix(&self.builds) {
+            Ok(inside) if !inside.to_string_lossy().starts_with("..") => {
+                let mut temp = project.clone().into_os_string();
+                temp.push(".tmp");
+                Ok(Paths { builds: self.builds.clone(), project, temp: temp.into() })
+            }
+            _ => Err(format!("the GIT_CLONE_PATH={place:?} has to be within {:?}", self.builds.display().to_string())),
+        }
+    }
+
+    /// All that may be left in the temporary directory, besides file variables.
+    pub(super) fn leftovers(&self) -> impl Iterator<Item = PathBuf> {
+        LEFTOVERS.iter().map(|name| self.temp.join(name))
+    }
+
+    pub(super) fn git_dir(&self) -> PathBuf {
+        self.project.join(".git")
+    }
+
+    pub(super) fn git_template(&self) -> PathBuf {
+        self.temp.join("git-template")
+    }
+
+    pub(super) fn git_config(&self) -> PathBuf {
+        self.temp.join(GIT_CONFIG)
+    }
+
+    pub(super) fn git_seed(&self) -> PathBuf {
+        self.temp.join(GIT_SEED)
+    }
+
+    /// A job has no more than two: one of its URL, one of its token.
+    pub(super) fn login(&self, number: usize) -> PathBuf {
+        self.temp.join(LOGINS[number.min(1)])
+    }
+
     pub(super) fn env_file(&self) -> PathBuf {
         self.temp.join(ENV_FILE)
     }
@@ -46,6 +91,21 @@ impl Paths {
 /// Whether something of this name is there. What cannot be looked at may be.
 pub(super) fn exists(path: &Path) -> bool {
     !matches!(path.symlink_metadata(), Err(e) if e.kind() == io::ErrorKind::NotFound)
+}
+
+/// Without `.` and `..`, by its text alone.
+fn cleaned(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                out.pop();
+            }
+            part => out.push(part),
+        }
+    }
+    out
 }
 
 /// The path of a repository's URL without `.git`; `None` when there is no host, no path, or it climbs.
@@ -104,6 +164,25 @@ mod tests {
         ] {
             assert_eq!(slug(url).as_deref(), want, "{url}");
         }
+    }
+
+    #[test]
+    fn a_chosen_directory_lies_below_the_builds() {
+        let paths = Paths { builds: "/b".into(), project: "/b/t/0/p".into(), temp: "/b/t/0/p.tmp".into() };
+        for (place, want) in [
+            ("/b/x", Some("/b/x")),
+            ("/b/x/../y/./z/", Some("/b/y/z")),
+            ("/b", Some("/b")),
+            ("/b/../etc", None),
+            ("/b/..x", None),
+            ("/bb", None),
+            ("x", None),
+        ] {
+            let got = paths.chosen(place).map(|p| p.project.display().to_string());
+            assert_eq!(got.as_deref().ok(), want, "{place}");
+        }
+        assert_eq!(paths.chosen("/etc").unwrap_err(), "the GIT_CLONE_PATH=\"/etc\" has to be within \"/b\"");
+        assert_eq!(paths.chosen("/b/x").unwrap().temp, Path::new("/b/x.tmp"));
     }
 
     #[test]

@@ -4,15 +4,13 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::forge::{Done, Streams};
+use crate::forge::{Done, Halted, Streams};
 use crate::gitlab::wire::PolicyOptions;
 use crate::model::{Outcome, Why};
 
 use super::compose::Body;
-use super::flags::Flag;
-use super::paths::{LEFTOVERS, exists};
+use super::paths::exists;
 use super::timeouts::Timeouts;
-use super::wishes::Strategy;
 use super::{Failure, GitlabPlan, Place, demands, durations, say, variables};
 
 const HEADER: Streams = Streams::Voice(0);
@@ -60,7 +58,8 @@ impl GitlabPlan {
             self.at = Place::Finish;
             return;
         }
-        if let Err(text) = demands::impossible(&self.payload, &self.vars) {
+        let refused = demands::impossible(&self.payload, &self.vars).and(self.misplaced.take().map_or(Ok(()), Err));
+        if let Err(text) = refused {
             self.failure = Some(Failure::new(Why::Configuration, text));
             self.at = Place::Finish;
             return;
@@ -84,32 +83,37 @@ impl GitlabPlan {
         self.at = Place::PrepareScript;
     }
 
-    /// What the last job in this directory was to hand on must not reach this one.
+    /// What the last job in this directory was to hand on must not reach this one, its login least of all.
     fn prepare_script(&mut self) {
         self.at = Place::GetSources;
         self.open("prepare_script", "Preparing environment");
         self.notice(format!("Running on {}...\n", host_name()).into_bytes());
-        let left: Vec<PathBuf> =
-            LEFTOVERS[..2].iter().map(|name| self.paths.temp.join(name)).filter(|p| exists(p)).collect();
+        let left: Vec<PathBuf> = self.paths.leftovers().filter(|p| exists(p)).collect();
         if left.is_empty() {
             self.close("prepare_script");
         } else {
             let mut body = self.composer.body();
             body.remove(&left.iter().map(PathBuf::as_path).collect::<Vec<_>>());
-            self.start("prepare_script", Place::PrepareScript, body, None);
+            let limit = self.own_limit(self.settings.sources.prepare_timeout);
+            self.start("prepare_script", Place::PrepareScript, body, limit);
         }
     }
 
     pub(super) fn prepared(&mut self, done: &Done) {
-        if let Some(mut f) = Failure::of(&done.end) {
-            f.text = format!(
+        let Some(mut failure) = Failure::of(&done.end) else { return };
+        self.at = Place::Finish;
+        if done.halted == Some(Halted::Limit) {
+            let limit = durations::show(self.settings.sources.prepare_timeout);
+            self.voice(say::cut_short("prepare_script"));
+            failure = Failure::new(Why::TimedOut, format!("prepare timeout: exceeded timeout of {limit}"));
+        } else {
+            failure.text = format!(
                 "prepare environment: {}. Check https://docs.gitlab.com/runner/shells/#shell-profile-loading for more \
                  information",
-                f.text
+                failure.text
             );
-            self.failure = Some(f);
-            self.at = Place::Finish;
         }
+        self.failure = Some(failure);
     }
 
     fn before_steps(&mut self, now: Instant) {
@@ -176,27 +180,6 @@ impl GitlabPlan {
         let limit = self.timeouts.as_ref().map(|t| t.after_script);
         self.open("after_script", "Running after_script");
         self.start("after_script", Place::AfterScript, body, limit);
-    }
-
-    fn cleanup(&mut self) {
-        self.at = Place::Finish;
-        self.open("cleanup_file_variables", "Cleaning up project directory and file based variables");
-        let named = LEFTOVERS.iter().map(|name| self.paths.temp.join(name));
-        let mut left: Vec<PathBuf> = named.chain(self.vars.files().map(PathBuf::from)).collect();
-        if self.flags.on(Flag::FF_ENABLE_JOB_CLEANUP) {
-            match self.strategy {
-                Strategy::Empty => left.push(self.paths.project.clone()),
-                _ => self.notice(say::info("Skipping build directory cleanup step")),
-            }
-        }
-        left.retain(|p| exists(p));
-        if left.is_empty() {
-            self.close("cleanup_file_variables");
-        } else {
-            let mut body = self.composer.body();
-            body.remove(&left.iter().map(PathBuf::as_path).collect::<Vec<_>>());
-            self.start("cleanup_file_variables", Place::Cleanup, body, None);
-        }
     }
 
     fn finish(&mut self) {

@@ -16,7 +16,7 @@ use crate::forge::{Done, End, Halted, How, News, Next, Run, Stage, Stop, Streams
 use crate::model::{ForgeKind, Job, Outcome, Settings, Shell, VERSION, Verdict, Why};
 
 /// A job that works below `dir`; `more` is laid over a payload that has the script alone.
-fn job(dir: &Path, more: Value) -> Job {
+pub(super) fn job(dir: &Path, more: Value) -> Job {
     let mut payload = json!({
         "id": 7, "token": "t", "features": {"trace_sections": true},
         "job_info": {"project_id": 3}, "git_info": {"repo_url": "http://h/group/demo.git"},

@@ -196,6 +196,9 @@ fn base(list: &mut Vec<Variable>, job: &Job, payload: &Payload, paths: &Paths) {
     ] {
         list.push(own(key, value));
     }
+    if !job.server.ca.is_empty() {
+        list.push(Variable { file: true, raw: true, ..own("CI_SERVER_TLS_CA_FILE", job.server.ca.clone()) });
+    }
 }
 
 /// What the job cannot override.

@@ -11,8 +11,33 @@ pub(super) struct Wishes {
     pub(super) get_sources_attempts: u32,
     pub(super) artifact_download_attempts: u32,
     pub(super) restore_cache_attempts: u32,
+    pub(super) git: GitWishes,
     /// In the order of the log; all in one WARNING.
     pub(super) problems: Vec<String>,
+}
+
+/// What a job wants of git.
+#[derive(Clone, Debug)]
+pub(super) struct GitWishes {
+    pub(super) checkout: bool,
+    /// `None`: the word names no strategy, and get_sources fails by it.
+    pub(super) submodules: Option<Submodules>,
+    pub(super) force_https: bool,
+    /// The job wants nothing of LFS: what it says itself about smudging is left alone.
+    pub(super) skip_lfs: bool,
+    pub(super) clean_flags: Vec<String>,
+    pub(super) fetch_flags: Vec<String>,
+    pub(super) clone_flags: Vec<String>,
+    pub(super) submodule_paths: Vec<String>,
+    pub(super) submodule_depth: i64,
+    pub(super) submodule_flags: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Submodules {
+    None,
+    Normal,
+    Recursive,
 }
 
 /// How the sources come.
@@ -38,11 +63,17 @@ impl Strategy {
 }
 
 impl Wishes {
-    pub(super) fn read(vars: &Variables, flags: &Flags, fetch_allowed: bool, debug_trace_disabled: bool) -> Wishes {
+    /// `depth`: the server's word for how much of the history is wanted.
+    pub(super) fn read(
+        vars: &Variables,
+        flags: &Flags,
+        (fetch_allowed, depth): (bool, i64),
+        debug_trace_disabled: bool,
+    ) -> Wishes {
         let mut r = Reader { vars, problems: Vec::new(), clamped: Vec::new() };
         let debug_services = r.boolean("CI_DEBUG_SERVICES", false);
         let debug_trace = r.boolean("CI_DEBUG_TRACE", false);
-        r.boolean("GIT_CHECKOUT", true);
+        let checkout = r.boolean("GIT_CHECKOUT", true);
         r.choice(
             "GIT_STRATEGY",
             |text| Strategy::parse(text).is_some(),
@@ -55,8 +86,8 @@ impl Wishes {
             "expected either 'normal', 'recursive' or 'none'",
             "",
         );
-        r.boolean("GIT_SUBMODULE_FORCE_HTTPS", false);
-        r.boolean("GIT_LFS_SKIP_SMUDGE", false);
+        let force_https = r.boolean("GIT_SUBMODULE_FORCE_HTTPS", false);
+        let skip_lfs = r.boolean("GIT_LFS_SKIP_SMUDGE", false);
         let [get_sources_attempts, artifact_download_attempts, restore_cache_attempts, _, _] = [
             "GET_SOURCES_ATTEMPTS",
             "ARTIFACT_DOWNLOAD_ATTEMPTS",
@@ -72,6 +103,23 @@ impl Wishes {
                 r.problems.push(format!("{name}: usage is disabled on this Runner"));
             }
         }
+        let git = GitWishes {
+            checkout,
+            submodules: match r.get("GIT_SUBMODULE_STRATEGY").as_deref() {
+                None | Some("none") => Some(Submodules::None),
+                Some("normal") => Some(Submodules::Normal),
+                Some("recursive") => Some(Submodules::Recursive),
+                Some(_) => None,
+            },
+            force_https,
+            skip_lfs,
+            clean_flags: r.words("GIT_CLEAN_FLAGS", "-ffdx"),
+            fetch_flags: r.words("GIT_FETCH_EXTRA_FLAGS", "--prune --quiet"),
+            clone_flags: r.words("GIT_CLONE_EXTRA_FLAGS", ""),
+            submodule_paths: r.get("GIT_SUBMODULE_PATHS").map_or_else(Vec::new, |text| words(&text)),
+            submodule_depth: r.get("GIT_SUBMODULE_DEPTH").and_then(|text| text.trim().parse().ok()).unwrap_or(depth),
+            submodule_flags: r.words("GIT_SUBMODULE_UPDATE_FLAGS", ""),
+        };
         let mut problems = r.problems;
         problems.append(&mut r.clamped);
         problems.extend_from_slice(&flags.problems);
@@ -81,6 +129,7 @@ impl Wishes {
             get_sources_attempts,
             artifact_download_attempts,
             restore_cache_attempts,
+            git,
             problems,
         }
     }
@@ -95,6 +144,15 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn get(&self, name: &str) -> Option<String> {
         self.vars.get(name).filter(|v| !v.is_empty())
+    }
+
+    /// Flags of a command. The job's replace the default; `none` is no flag at all.
+    fn words(&self, name: &str, default: &str) -> Vec<String> {
+        match self.get(name) {
+            None => words(default),
+            Some(text) if text.trim() == "none" => Vec::new(),
+            Some(text) => words(&text),
+        }
     }
 
     fn boolean(&mut self, name: &str, default: bool) -> bool {
@@ -127,4 +185,8 @@ impl Reader<'_> {
             self.problems.push(format!("{name}: {expected} got {text:?}{instead}"));
         }
     }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }

@@ -20,7 +20,7 @@ const FEATURES: [(&str, bool); 31] = [
     ("upload_raw_artifacts", false),
     ("session", false),
     ("terminal", false),
-    ("refspecs", false),
+    ("refspecs", true),
     ("masking", true),
     ("proxy", false),
     ("raw_variables", true),

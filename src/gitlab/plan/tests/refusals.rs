@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{CLEANUP, job, run, script, steps};
+use super::{job, run, script};
 use crate::forge::Framing;
 use crate::model::Why;
 
@@ -41,12 +41,6 @@ fn what_cannot_be_run_fails_with_one_line() {
         assert!(ran.log.ends_with(&format!("system ID: s_1\nERROR: Job failed: {line}\n")), "{}", ran.log);
         assert_eq!((ran.outcome.why, ran.processes), (Some(Why::Configuration), 0));
     }
-    let fetch = run(&job(dir.path(), variable("GIT_STRATEGY", "fetch")));
-    let want = format!(
-        "{CLEANUP}ERROR: Job failed: this version does not fetch sources yet: set the variable GIT_STRATEGY to \"none\" or \"empty\"\n"
-    );
-    assert_eq!(steps(&fetch.log), want);
-    assert_eq!(fetch.outcome.why, Some(Why::Configuration));
 }
 
 #[test]
