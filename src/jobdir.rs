@@ -5,6 +5,8 @@
 //! rename over a file that already has its blocks, and the state of a directory is told by one function,
 //! [`JobDir::inspect`], which tries the lock first and looks for the outcome after.
 
+mod files;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,6 +22,9 @@ use crate::clock::{BootTime, boot_id};
 use crate::cloud::CacheSettings;
 use crate::diag;
 use crate::model::{ForgeKind, Job, JobName, Outcome, VERSION, Why};
+
+pub use files::replace;
+use files::to_json;
 
 /// Room that `outcome.json` has from the start, in bytes (kill point 9).
 pub const OUTCOME_ROOM: usize = 4096;
@@ -72,8 +77,8 @@ pub struct Started {
     pub cgroup: Option<PathBuf>,
 }
 
-/// `crash.json`: written by the manager when a job process is gone without an outcome. The next process of
-/// the directory runs nothing: it says this in the log, masked and framed, and in the outcome.
+/// `crash.json`, by the manager: the job process is gone without an outcome. The directory's next one runs
+/// nothing: it says this in log and outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CrashNote {
     pub version: u32,
@@ -374,14 +379,12 @@ impl JobDir {
         UnixStream::connect(self.control_path()).map_err(|e| self.said("control", e))
     }
 
-    /// What a power loss must not take: the directory's name and the files that a next start needs. Takes
-    /// as long as the disk does, so never called on the job's path (design §4.1).
+    /// What a power loss must not take. As slow as the disk, so never on the job's path (design §4.1).
     pub fn sync(&self) -> io::Result<()> {
         for name in ["lease.json", "job.json", "started"] {
             File::open(self.file(name)).and_then(|f| f.sync_all()).map_err(|e| self.said(name, e))?;
         }
-        File::open(&self.path)?.sync_all()?;
-        self.path.parent().map_or(Ok(()), |jobs| File::open(jobs)?.sync_all())
+        self.path.ancestors().take(2).try_for_each(|dir| File::open(dir)?.sync_all())
     }
 
     // ---- The end -------------------------------------------------------------------------------
@@ -433,26 +436,6 @@ pub fn list(jobs: &Path) -> io::Result<Vec<JobDir>> {
     }
     dirs.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(dirs)
-}
-
-/// Write a whole file beside `path`, then rename over it: a full disk leaves the old one (kill point 9).
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let said = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-    let mut temp = path.as_os_str().to_owned();
-    temp.push(".tmp");
-    let temp = PathBuf::from(temp);
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temp).map_err(said)?;
-    let written = file.write_all(bytes);
-    drop(file);
-    if let Err(e) = written {
-        let _ = fs::remove_file(&temp);
-        return Err(said(e));
-    }
-    fs::rename(&temp, path).map_err(said)
-}
-
-fn to_json<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(io::Error::other)
 }
 
 #[cfg(test)]

@@ -148,6 +148,13 @@ impl Supervisor {
             exit: 0,
             config,
         };
+        log::info!(
+            "runner {} started: pid {}, concurrent {}, state {}",
+            env!("CARGO_PKG_VERSION"),
+            std::process::id(),
+            supervisor.config.concurrent,
+            supervisor.config.state_dir.display()
+        );
         supervisor.crew.grow(supervisor.config.concurrent)?;
         supervisor.take_up();
         supervisor.open_entries(now);
@@ -160,14 +167,7 @@ impl Supervisor {
             log::warn!("{}: no entry takes jobs; waiting for the file to change", self.config.path.display());
         }
         self.feeder.set(pace(&self.config, &self.desk.timing), fed, now);
-        log::info!(
-            "runner {} started: pid {}, concurrent {}, state {}, entries {:?}",
-            env!("CARGO_PKG_VERSION"),
-            std::process::id(),
-            self.config.concurrent,
-            self.config.state_dir.display(),
-            self.entries.names()
-        );
+        log::info!("entries: {}", self.entries.names().join(", "));
     }
 
     /// The jobs that an earlier manager, or a hand-over that could not be, has left.
@@ -281,7 +281,7 @@ impl Supervisor {
             Event::Report(report) => self.report(report, now),
             Event::News(news) => self.news(news),
             Event::Taken(Offer::Poll(entry, patience)) => self.feeder.polling(entry, patience, now),
-            Event::Taken(Offer::End) => {}
+            Event::Taken(Offer::End) => self.crew.dismissed_one(),
             Event::Time => {}
         }
         if self.watched.changed(now) {

@@ -22,6 +22,8 @@ pub(super) struct Crew {
     ready: Receiver<Work>,
     reports: Sender<Report>,
     workers: BTreeMap<u32, JoinHandle<()>>,
+    /// Workers that were told to end and have not yet said that they did.
+    dismissed: usize,
     adopted: BTreeMap<u32, JoinHandle<()>>,
     next_adopted: u32,
     deliverers: BTreeMap<String, Line>,
@@ -45,6 +47,7 @@ impl Crew {
             ready,
             reports,
             workers: BTreeMap::new(),
+            dismissed: 0,
             adopted: BTreeMap::new(),
             next_adopted: 0,
             deliverers: BTreeMap::new(),
@@ -55,7 +58,7 @@ impl Crew {
     /// As many workers as there may be jobs at a time. Fewer come about as they become idle.
     pub(super) fn grow(&mut self, concurrent: usize) -> io::Result<()> {
         let mut number = 0;
-        while self.workers.len() < concurrent {
+        while self.workers() < concurrent {
             while self.workers.contains_key(&number) {
                 number += 1;
             }
@@ -71,11 +74,17 @@ impl Crew {
     }
 
     pub(super) fn workers(&self) -> usize {
-        self.workers.len()
+        self.workers.len() - self.dismissed
+    }
+
+    /// A worker took the word that there is no more work for it.
+    pub(super) fn dismissed_one(&mut self) {
+        self.dismissed += 1;
     }
 
     pub(super) fn worker_gone(&mut self, number: u32) {
         if let Some(thread) = self.workers.remove(&number) {
+            self.dismissed = self.dismissed.saturating_sub(1);
             let _ = thread.join();
         }
     }

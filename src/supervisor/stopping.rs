@@ -180,14 +180,11 @@ impl Supervisor {
     }
 
     fn hand_over(&mut self, now: Instant) -> Option<u8> {
+        if self.stopping.hand_over == HandOver::Draining && self.quiet(now) {
+            self.stopping.hand_over = HandOver::LettingGo(now + self.desk.timing.hand_over);
+            self.desk.stop.raise(Level::HandOver);
+        }
         match self.stopping.hand_over {
-            HandOver::Draining => {
-                if self.quiet(now) {
-                    self.stopping.hand_over = HandOver::LettingGo(now + self.desk.timing.hand_over);
-                    self.desk.stop.raise(Level::HandOver);
-                }
-                None
-            }
             HandOver::LettingGo(until) if self.left() == 0 || until <= now => {
                 crate::diag::point("hand-over");
                 let e = handover::become_next(&self.lock);

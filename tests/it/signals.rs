@@ -117,6 +117,23 @@ fn hup_reads_the_configuration_again_and_leaves_jobs_alone() {
 }
 
 #[test]
+fn fewer_jobs_at_a_time_leave_a_worker_for_each() {
+    let fake = GitLab::start();
+    let mut host = Host::new(&fake).global("concurrent = 3");
+    let runner = host.start();
+    fake.server.request("poll", 1, SOON);
+    host.set_global("concurrent = 1");
+    host.write_config();
+    runner.signal(Signal::HUP);
+    runner.says("read again", SOON);
+    for _ in 0..3 {
+        let id = fake.queue(Payload::script(&["true"]));
+        assert_eq!(fake.finished(id, SOON).state, State::Success);
+    }
+    runner.finish();
+}
+
+#[test]
 fn a_changed_file_is_read_without_a_signal_and_a_broken_one_is_said() {
     let fake = GitLab::start();
     let host = Host::new(&fake);
