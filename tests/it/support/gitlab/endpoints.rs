@@ -140,8 +140,7 @@ impl Inner {
         let Some(id) = world.next_pending(&token) else {
             return Response::empty(204).with("X-GitLab-Last-Update", value);
         };
-        let life = self.life();
-        world.job(id).trace_life = life;
+        world.job(id).trace_life = request.life;
         world.hand_out(id, &token)
     }
 
