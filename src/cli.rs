@@ -2,6 +2,7 @@
 //! holds no job; what it prints goes to stdout when it was asked for and to stderr when it is news.
 
 mod args;
+mod artifacts;
 mod check;
 mod exec;
 mod run;
@@ -28,7 +29,16 @@ pub fn main() -> ExitCode {
         Some("stage") => return ExitCode::from(crate::process::trampoline::main(rest)),
         _ => {}
     }
-    ExitCode::from(match args::parse(std::env::args_os().skip(1).collect::<Vec<OsString>>()) {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // What stages call: no configuration, no log of ours.
+    match words.split_first() {
+        Some((command, rest)) if command == "artifacts-uploader" => return ExitCode::from(artifacts::uploader(rest)),
+        Some((command, rest)) if command == "artifacts-downloader" => {
+            return ExitCode::from(artifacts::downloader(rest));
+        }
+        _ => {}
+    }
+    ExitCode::from(match args::parse(words) {
         Ok(call) => dispatch(call),
         Err(wrong) => {
             say(&format!("runner: {wrong}\nTry `runner --help`."));

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cloud::CacheSettings;
 pub use crate::diag::logging::LogFormat;
-use crate::model::{ForgeKind, Limits, Secret, Settings, Shell, Sources};
+use crate::model::{ForgeKind, Limits, Secret, Settings, Shell, Sources, Uploads};
 use crate::process::user::User;
 pub use read::log_level;
 
@@ -35,6 +35,11 @@ pub fn load_as(path: &Path, user: Option<String>) -> Result<Config, ConfigError>
 #[expect(clippy::disallowed_methods, reason = "the edge at which the environment is read")]
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// A duration as people and Go's programs write it: `1h30m`.
+pub fn duration(text: &str) -> Option<Duration> {
+    values::duration(text)
 }
 
 /// The whole file, validated, with defaults filled in.
@@ -87,6 +92,8 @@ pub struct Entry {
     pub post_build_script: String,
     pub sources: Sources,
     pub feature_flags: BTreeMap<String, bool>,
+    /// Limits of artifacts' uploads.
+    pub uploads: Uploads,
     pub cancel_timeout: Duration,
     pub keep_processes: bool,
     /// Retire the entry when there is nothing to do.
@@ -97,8 +104,6 @@ pub struct Entry {
     /// Of stages.
     pub umask: Option<u32>,
     pub limits: Limits,
-    /// Names of our environment that reach the jobs; `None`: all but the manager's own.
-    pub inherit_environment: Option<Vec<String>>,
     pub tls_ca_file: Option<PathBuf>,
     /// `.runner_system_id` beside the config file (protocol §6.8).
     pub system_id: String,
@@ -129,13 +134,13 @@ impl Entry {
             post_build_script: self.post_build_script.clone(),
             sources: self.sources.clone(),
             feature_flags: self.feature_flags.clone(),
+            uploads: self.uploads,
             cancel_timeout: self.cancel_timeout,
             keep_processes: self.keep_processes,
             debug_trace_disabled: self.debug_trace_disabled,
             user: self.user.clone(),
             umask: self.umask,
             limits: self.limits.clone(),
-            inherit_environment: self.inherit_environment.clone(),
             notes: Vec::new(),
         }
     }

@@ -27,8 +27,8 @@ use ureq::unversioned::transport::RustlsConnector;
 
 use crate::clock::Timing;
 
-use chain::{Dial, Names, Resolve, Watch};
-use exchange::exchange;
+use chain::{Dial, Early, Names, Purpose, Resolve, Watch};
+use exchange::{Long, Redirects, exchange};
 
 /// A server's headers in full; also what a connection keeps for reading.
 const READ_BUFFER: usize = 32 << 10;
@@ -60,6 +60,14 @@ struct Key {
 #[derive(Clone)]
 pub struct Client {
     agent: Agent,
+    parts: Parts,
+}
+
+/// What agents to the same servers have in common.
+#[derive(Clone)]
+struct Parts {
+    timing: Timing,
+    names: Arc<Names>,
     tls: Arc<RustlsConnector>,
     roots: RootCerts,
 }
@@ -103,6 +111,8 @@ pub struct Answer {
     pub status: u16,
     headers: HeaderMap,
     pub body: Vec<u8>,
+    /// Where it sends us, when that was not followed.
+    pub location: Option<String>,
 }
 
 /// Why there is no answer.
@@ -128,8 +138,13 @@ impl Web {
         let key = Key { secure, ca: ca.filter(|_| secure).map(|p| (p.to_owned(), changed(p))) };
         let mut clients = self.0.clients.lock();
         let made = clients.entry(key).or_insert_with(|| {
-            let (tls, roots) = (Arc::default(), if secure { tls::roots(ca) } else { RootCerts::WebPki });
-            Client { agent: self.agent(&tls, &roots, None), tls, roots }
+            let parts = Parts {
+                timing: self.0.timing,
+                names: self.0.names.clone(),
+                tls: Arc::default(),
+                roots: if secure { tls::roots(ca) } else { RootCerts::WebPki },
+            };
+            Client { agent: parts.agent(Purpose::Calls), parts }
         });
         made.clone()
     }
@@ -137,42 +152,57 @@ impl Web {
     /// A new line to where `client` goes.
     pub fn line(&self, client: &Client) -> Line {
         let watch = Arc::new(Watch::new(self.0.timing.parked_after));
-        Line { agent: self.agent(&client.tls, &client.roots, Some(&watch)), watch, born: Instant::now() }
+        Line { agent: client.parts.agent(Purpose::Poll(watch.clone())), watch, born: Instant::now() }
     }
+}
 
-    fn agent(&self, tls: &Arc<RustlsConnector>, roots: &RootCerts, watch: Option<&Arc<Watch>>) -> Agent {
+impl Parts {
+    fn agent(&self, purpose: Purpose) -> Agent {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .accept(AutoHeaderValue::None)
-            .timeout_connect(Some(self.0.timing.connect_timeout))
-            .timeout_resolve(Some(self.0.timing.resolve_timeout))
+            .timeout_connect(Some(self.timing.connect_timeout))
+            .timeout_resolve(Some(self.timing.resolve_timeout))
             .max_response_header_size(READ_BUFFER)
             .input_buffer_size(READ_BUFFER)
             .output_buffer_size(WRITE_BUFFER)
             .max_idle_age(MAX_IDLE)
-            .tls_config(TlsConfig::builder().root_certs(roots.clone()).build())
+            .tls_config(TlsConfig::builder().root_certs(self.roots.clone()).build())
             .build();
-        let dial = Dial::new(tls.clone(), self.0.names.clone(), watch.cloned());
-        Agent::with_parts(config, dial, Resolve(self.0.names.clone()))
+        let dial = Dial::new(self.tls.clone(), self.names.clone(), purpose);
+        Agent::with_parts(config, dial, Resolve(self.names.clone()))
     }
 }
 
 impl Client {
     /// One call. Blocks for the request's deadline at most.
     pub fn send(&self, request: &Request<'_>) -> Result<Answer, Failure> {
-        exchange(&self.agent, request, None, None)
+        exchange(&self.agent, request, None, None, Redirects::Follow)
     }
 
-    /// The same with another body than the request's own.
+    /// The same with another body than the request's own, on a connection of its own. What the server
+    /// answers before it has all of it counts.
     pub fn send_stream(&self, request: &Request<'_>, body: &mut Stream<'_>) -> Result<Answer, Failure> {
-        exchange(&self.agent, request, Some(body), None)
+        self.upload(request, body, request.deadline)
+    }
+
+    /// The same; once all is sent the answer has to begin `within` some time.
+    pub fn upload(&self, request: &Request<'_>, body: &mut Stream<'_>, within: Duration) -> Result<Answer, Failure> {
+        let early = Arc::new(Early::default());
+        let agent = self.parts.agent(Purpose::Upload(early.clone()));
+        exchange(&agent, request, Some(Long { body, early: &early, within }), None, Redirects::Follow)
     }
 
     /// The same with the body of a good answer (2xx) written to `to`, which may have got a part of it when
     /// this fails. `Answer::body` is empty then.
     pub fn fetch(&self, request: &Request<'_>, to: &mut dyn Write) -> Result<Answer, Failure> {
-        exchange(&self.agent, request, None, Some(to))
+        exchange(&self.agent, request, None, Some(to), Redirects::Follow)
+    }
+
+    /// The same, but a redirect is an answer: [`Answer::location`] says where to.
+    pub fn fetch_here(&self, request: &Request<'_>, to: &mut dyn Write) -> Result<Answer, Failure> {
+        exchange(&self.agent, request, None, Some(to), Redirects::Tell)
     }
 }
 
@@ -184,7 +214,7 @@ impl Line {
         if !self.watch.begin(parks) {
             return Err(Failure::Cut);
         }
-        let sent = exchange(&self.agent, request, None, None);
+        let sent = exchange(&self.agent, request, None, None, Redirects::Follow);
         if self.watch.is_cut() { Err(Failure::Cut) } else { sent }
     }
 

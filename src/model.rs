@@ -153,6 +153,7 @@ pub struct Settings {
     pub post_build_script: String,
     pub sources: Sources,
     pub feature_flags: BTreeMap<String, bool>,
+    pub uploads: Uploads,
     /// How long a script that was told to end may take before it is killed.
     #[serde(with = "seconds")]
     pub cancel_timeout: Duration,
@@ -164,8 +165,6 @@ pub struct Settings {
     /// Of stages; 022 where the entry says nothing.
     pub umask: Option<u32>,
     pub limits: Limits,
-    /// Names of the runner's environment that reach its jobs; `None`: all but the manager's own.
-    pub inherit_environment: Option<Vec<String>>,
     /// Filled in by the job process: lines for the job's log about how its stages run.
     #[serde(skip)]
     pub notes: Vec<String>,
@@ -206,6 +205,24 @@ pub struct Sources {
     /// Zero: as long as the job.
     #[serde(with = "seconds")]
     pub get_sources_timeout: Duration,
+}
+
+/// How long an upload of artifacts may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Uploads {
+    /// One request, whole.
+    #[serde(with = "seconds")]
+    pub timeout: Duration,
+    /// Once all is sent, until the answer begins.
+    #[serde(with = "seconds")]
+    pub answer_within: Duration,
+}
+
+impl Default for Uploads {
+    fn default() -> Uploads {
+        Uploads { timeout: Duration::from_secs(3600), answer_within: Duration::from_secs(600) }
+    }
 }
 
 /// The shell that reads the scripts; decides quoting.

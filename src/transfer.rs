@@ -8,6 +8,8 @@
 //! Runs as the stage's user, in the project directory. Knows the coordinator by its two URLs only.
 
 pub mod archive;
+pub mod artifacts;
+pub mod expand;
 pub mod extract;
 mod glob;
 mod ordered;

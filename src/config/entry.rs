@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use super::table::{Report, Table};
 use super::{Entry, ShowLogs, Surroundings, cache, values};
-use crate::model::{ForgeKind, Limits, Secret, Shell, Sources};
+use crate::model::{ForgeKind, Limits, Secret, Shell, Sources, Uploads};
 
 /// Keys of gitlab-runner that we do not act on.
-const KNOWN: [&str; 25] = [
-    "artifact",
+const KNOWN: [&str; 24] = [
     "autoscaler",
     "custom",
     "docker",
@@ -105,6 +104,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         post_build_script: table.string("post_build_script").unwrap_or_default(),
         sources: sources(table),
         feature_flags: table.flags("feature_flags").unwrap_or_default(),
+        uploads: uploads(table),
         cancel_timeout: table.duration("cancel_timeout").unwrap_or(CANCEL_TIMEOUT),
         keep_processes: table.flag("keep_processes").unwrap_or(false),
         exit_when_empty: table.flag("exit_when_empty").unwrap_or(false),
@@ -112,7 +112,6 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         user,
         umask: umask(table),
         limits: limits(table),
-        inherit_environment: table.strings("inherit_environment"),
         tls_ca_file: table.string("tls-ca-file").filter(|s| !s.is_empty()).map(beside_file),
         system_id: String::new(),
         show_logs: show_logs(table, limit),
@@ -238,6 +237,22 @@ fn umask(table: &Table<'_>) -> Option<u32> {
         table.wrong("umask", "expected three octal digits such as \"027\"");
     }
     Some(mode)
+}
+
+/// `[runners.artifact]`
+fn uploads(table: &Table<'_>) -> Uploads {
+    let mut uploads = Uploads::default();
+    if let Some(table) = table.table("artifact") {
+        let set = |key: &str, to: &mut Duration| {
+            if let Some(d) = table.duration(key).filter(|d| !d.is_zero()) {
+                *to = d;
+            }
+        };
+        set("upload_timeout", &mut uploads.timeout);
+        set("response_header_timeout", &mut uploads.answer_within);
+        table.leftovers(&[]);
+    }
+    uploads
 }
 
 fn limits(table: &Table<'_>) -> Limits {
@@ -371,6 +386,7 @@ mod tests {
             post_build_script: String::new(),
             sources: Sources::default(),
             feature_flags: Default::default(),
+            uploads: Default::default(),
             cancel_timeout: Duration::from_secs(600),
             keep_processes: false,
             exit_when_empty: false,
@@ -378,7 +394,6 @@ mod tests {
             user: String::new(),
             umask: None,
             limits: Limits::default(),
-            inherit_environment: None,
             tls_ca_file: None,
             system_id: String::new(),
             show_logs: ShowLogs::No,

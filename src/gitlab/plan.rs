@@ -6,6 +6,7 @@
 
 mod artifacts;
 mod cache;
+mod call;
 mod carry;
 mod cleanup;
 mod compose;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -181,12 +181,21 @@ pub(super) struct Dial {
     tcp: TcpConnector,
     tls: Arc<RustlsConnector>,
     names: Arc<Names>,
-    watch: Option<Arc<Watch>>,
+    purpose: Purpose,
+}
+
+/// What connections are made for.
+#[derive(Clone, Debug)]
+pub(super) enum Purpose {
+    Calls,
+    Poll(Arc<Watch>),
+    /// One long body.
+    Upload(Arc<Early>),
 }
 
 impl Dial {
-    pub(super) fn new(tls: Arc<RustlsConnector>, names: Arc<Names>, watch: Option<Arc<Watch>>) -> Dial {
-        Dial { proxy: ConnectProxyConnector::default(), tcp: TcpConnector::default(), tls, names, watch }
+    pub(super) fn new(tls: Arc<RustlsConnector>, names: Arc<Names>, purpose: Purpose) -> Dial {
+        Dial { proxy: ConnectProxyConnector::default(), tcp: TcpConnector::default(), tls, names, purpose }
     }
 
     fn dial(&self, details: &ConnectionDetails) -> Result<Option<Box<dyn Transport>>, Error> {
@@ -201,8 +210,15 @@ impl Connector<()> for Dial {
     type Out = Box<dyn Transport>;
 
     fn connect(&self, details: &ConnectionDetails, _: Option<()>) -> Result<Option<Box<dyn Transport>>, Error> {
-        let Some(watch) = &self.watch else {
-            return self.dial(details).inspect_err(|_| self.names.forget(details.uri));
+        let watch = match &self.purpose {
+            Purpose::Poll(watch) => watch,
+            Purpose::Calls => return self.dial(details).inspect_err(|_| self.names.forget(details.uri)),
+            Purpose::Upload(early) => {
+                let inner = self.dial(details).inspect_err(|_| self.names.forget(details.uri))?;
+                return Ok(inner.map(|inner| {
+                    Box::new(Hearing { inner, early: early.clone(), unheard: 0, sent: 0 }) as Box<dyn Transport>
+                }));
+            }
         };
         watch.nested.fetch_add(1, Ordering::Relaxed);
         let dialed = self.dial(details).inspect_err(|_| self.names.forget(details.uri));
@@ -258,6 +274,78 @@ impl Transport for Watched {
     fn is_tls(&self) -> bool {
         self.inner.is_tls()
     }
+}
+
+// ---- Long bodies -------------------------------------------------------------------------------
+
+/// Whether the server has answered before it had all of a body, or takes no more of it.
+#[derive(Debug, Default)]
+pub(super) struct Early(AtomicBool);
+
+impl Early {
+    pub(super) fn is_answered(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection that listens while it sends: a server that refuses a body says so at its beginning, and
+/// then reads on for a while, or closes. What is sent after its answer goes nowhere, so that the answer
+/// is read, and not the broken pipe.
+#[derive(Debug)]
+struct Hearing {
+    inner: Box<dyn Transport>,
+    early: Arc<Early>,
+    /// Sent since the last look.
+    unheard: usize,
+    sent: u64,
+}
+
+/// A look costs a millisecond when there is nothing to be heard.
+const LOOK_AFTER: usize = 4 << 20;
+const LOOK: Duration = Duration::from_millis(1);
+
+impl Transport for Hearing {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        self.inner.buffers()
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        if self.early.is_answered() {
+            return Ok(());
+        }
+        match self.inner.transmit_output(amount, timeout) {
+            Ok(()) => {}
+            // Only behind something that was sent can there be an answer.
+            Err(Error::Io(e)) if self.sent > 0 && is_closed(&e) => self.early.0.store(true, Ordering::Relaxed),
+            Err(e) => return Err(e),
+        }
+        (self.unheard, self.sent) = (self.unheard + amount, self.sent + amount as u64);
+        if self.unheard >= LOOK_AFTER {
+            self.unheard = 0;
+            let short = NextTimeout { after: LOOK.into(), reason: Timeout::SendBody, ..timeout };
+            if !matches!(self.inner.await_input(short), Err(Error::Timeout(_))) {
+                self.early.0.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        self.inner.await_input(timeout)
+    }
+
+    /// Half a body stands between this answer and the next.
+    fn is_open(&mut self) -> bool {
+        !self.early.is_answered() && self.inner.is_open()
+    }
+
+    fn is_tls(&self) -> bool {
+        self.inner.is_tls()
+    }
+}
+
+fn is_closed(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted)
 }
 
 // ---- Names -----------------------------------------------------------------------------------

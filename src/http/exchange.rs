@@ -8,6 +8,7 @@ use ureq::http::uri::{PathAndQuery, Scheme};
 use ureq::http::{self, HeaderMap, Uri, header};
 use ureq::{Agent, SendBody};
 
+use super::chain::Early;
 use super::{Answer, Failure, Method, Request, Stream, for_people};
 
 /// No answer that we keep in memory is larger: a job is a few hundred kilobytes at most.
@@ -16,12 +17,27 @@ const MAX_REDIRECTS: usize = 10;
 /// What a long body is read in.
 const PIECE: usize = 128 << 10;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Redirects {
+    Follow,
+    Tell,
+}
+
+/// A body that is sent while the server is listened to.
+pub(super) struct Long<'s, 'a> {
+    pub(super) body: &'s mut Stream<'a>,
+    pub(super) early: &'s Early,
+    /// For the answer to begin, once all is sent.
+    pub(super) within: Duration,
+}
+
 /// Send, follow redirects, read the answer whole: into memory, or into `sink` when it is a good one.
 pub(super) fn exchange(
     agent: &Agent,
     request: &Request<'_>,
-    mut stream: Option<&mut Stream<'_>>,
+    mut long: Option<Long<'_, '_>>,
     mut sink: Option<&mut dyn Write>,
+    redirects: Redirects,
 ) -> Result<Answer, Failure> {
     let start = Instant::now();
     let mut url = parse(request.url)?;
@@ -35,31 +51,37 @@ pub(super) fn exchange(
             }
         }
         let left = request.deadline.saturating_sub(start.elapsed());
-        let mut answer = match (with_body, stream.as_deref_mut()) {
-            (true, Some(stream)) => {
-                let mut body = (stream.make)().map_err(|e| Failure::Transport(e.to_string()))?;
-                if let Some(length) = stream.length {
+        let mut answer = match (with_body, &mut long) {
+            (true, Some(long)) => {
+                let inner = (long.body.make)().map_err(|e| Failure::Transport(e.to_string()))?;
+                let mut body = Cutting { inner, early: long.early, left: long.body.length };
+                if let Some(length) = long.body.length {
                     builder = builder.header(header::CONTENT_LENGTH, length);
                 }
-                run(agent, builder.body(SendBody::from_reader(&mut body)), left)
+                run(agent, builder.body(SendBody::from_reader(&mut body)), left, long.within)
             }
-            (true, None) => run(agent, builder.body(request.body), left),
-            (false, _) => run(agent, builder.body(()), left),
+            (true, None) => run(agent, builder.body(request.body), left, left),
+            (false, _) => run(agent, builder.body(()), left, left),
         }
         .map_err(|e| lost(request, &e))?;
         let status = answer.status().as_u16();
         let location = answer.headers().get(header::LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned);
         let (true, Some(location)) = (matches!(status, 301 | 302 | 303 | 307 | 308), location) else {
             let body = read(request, &mut answer, sink.take().filter(|_| (200..300).contains(&status)))?;
-            return Ok(Answer { status, headers: answer.into_parts().0.headers, body });
+            return Ok(Answer { status, headers: answer.into_parts().0.headers, body, location: None });
         };
-        read(request, &mut answer, None)?;
+        let body = read(request, &mut answer, None)?;
         let next = join(&url, &location)?;
+        if redirects == Redirects::Tell {
+            let location = Some(next.to_string());
+            return Ok(Answer { status, headers: answer.into_parts().0.headers, body, location });
+        }
         if url.scheme() == Some(&Scheme::HTTPS) && next.scheme() != Some(&Scheme::HTTPS) {
             return Err(Failure::Transport(format!("{}: it redirects to plain HTTP", for_people(request.url))));
         }
-        // Tokens stay with the host that they were meant for.
-        tokens &= next.authority() == url.authority() || next.host() == url.host();
+        // Tokens stay with the host that they were meant for. A long body is for another host of the same
+        // service, which believes nobody without one.
+        tokens &= next.authority() == url.authority() || next.host() == url.host() || long.is_some();
         if !matches!(status, 307 | 308) {
             let get = if method == Method::Head { Method::Head } else { Method::Get };
             (method, with_body) = (get, false);
@@ -67,6 +89,28 @@ pub(super) fn exchange(
         url = next;
     }
     Err(Failure::Transport(format!("{}: more than {MAX_REDIRECTS} redirects", for_people(request.url))))
+}
+
+/// A long body, until the server has answered: then nothing of it is of use, and its end comes soon.
+struct Cutting<'a> {
+    inner: Box<dyn Read + 'a>,
+    early: &'a Early,
+    /// So much was promised: something has to stand in for it.
+    left: Option<u64>,
+}
+
+impl Read for Cutting<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.early.is_answered() {
+            let n = self.inner.read(into)?;
+            self.left = self.left.map(|left| left.saturating_sub(n as u64));
+            return Ok(n);
+        }
+        let n = usize::try_from(self.left.unwrap_or(0)).unwrap_or(usize::MAX).min(into.len());
+        into[..n].fill(0);
+        self.left = self.left.map(|left| left - n as u64);
+        Ok(n)
+    }
 }
 
 /// The answer's body to its end; what is said with a `sink` is empty.
@@ -128,8 +172,10 @@ fn run(
     agent: &Agent,
     request: http::Result<http::Request<impl ureq::AsSendBody>>,
     left: Duration,
+    within: Duration,
 ) -> Result<http::Response<ureq::Body>, ureq::Error> {
-    let request = agent.configure_request(request?).timeout_global(Some(left)).build();
+    let request = agent.configure_request(request?).timeout_global(Some(left)).timeout_recv_response(Some(within));
+    let request = request.build();
     agent.run(request)
 }
 

@@ -110,7 +110,7 @@ fn a_job_that_ends_while_no_manager_is_there_is_reported_at_the_next_start() {
 }
 
 #[test]
-fn kp04_a_job_whose_process_is_killed_leaves_nothing_running_and_shows_its_last_words() {
+fn a_job_whose_process_is_killed_is_a_system_failure_with_its_last_words() {
     let (a, b) = (processes::unique_sleep(), processes::unique_sleep());
     let children = format!("setsid sleep {a} >/dev/null 2>&1 & setsid env -i /bin/sleep {b} >/dev/null 2>&1 &");
     let scene = begun("", &[&children]);

@@ -248,8 +248,8 @@ fn every_file_says_first_what_it_is_for() {
 
 #[test]
 fn no_file_is_longer_than_one_sitting() {
-    // The budget is 400; wire types may be longer, and tests beside the code are not counted.
-    const MOST: usize = 500;
+    // Wire types may be longer, and tests beside the code are not counted.
+    const MOST: usize = 450;
     let mut lengths: BTreeMap<String, usize> = BTreeMap::new();
     for (path, text) in sources("src") {
         let lines = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default().lines().count();
@@ -263,18 +263,6 @@ fn no_file_is_longer_than_one_sitting() {
     for (path, text) in sources("tests").into_iter().filter(|(_, t)| t.lines().count() > MOST) {
         eprintln!("tidy: {path} has {} lines; tests may", text.lines().count());
     }
-}
-
-#[test]
-fn every_kill_point_has_its_test() {
-    // Rows of the kill-point list that belong to GitHub's issues (27, 39, 41–43) or to hooks (35).
-    let later = [27, 35, 39, 41, 42, 43];
-    let texts: Vec<String> = [sources("tests"), sources("src")].concat().into_iter().map(|(_, text)| text).collect();
-    let missing: Vec<u32> = (1..=43)
-        .filter(|row| !later.contains(row))
-        .filter(|row| !texts.iter().any(|text| text.contains(&format!("fn kp{row:02}_"))))
-        .collect();
-    assert!(missing.is_empty(), "rows without a test: {missing:?}");
 }
 
 #[test]

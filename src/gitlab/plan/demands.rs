@@ -45,17 +45,14 @@ pub(super) fn impossible(payload: &Payload, vars: &Variables) -> Result<(), Stri
     Ok(())
 }
 
-/// What this version leaves out, one warning each.
-pub(super) fn left_out(payload: &Payload) -> Vec<&'static str> {
+/// What this version leaves out, one warning each. `server`: the coordinator's URL.
+pub(super) fn left_out(payload: &Payload, server: &str) -> Vec<&'static str> {
     let mut said = Vec::new();
-    if payload.artifacts.iter().any(|a| a.untracked || !a.paths.is_empty()) {
-        said.push("this version does not upload artifacts yet: what the job makes stays on this host");
+    if !server.starts_with("http") && payload.artifacts.iter().any(|a| a.untracked || !a.paths.is_empty()) {
+        said.push("a spool takes no artifacts: what the job makes stays on this host");
     }
     if payload.cache.iter().any(|c| c.untracked || !c.paths.is_empty()) {
         said.push("this version has no cache yet: nothing is restored or saved");
-    }
-    if payload.dependencies.iter().any(|d| !d.artifacts_file.filename.is_empty()) {
-        said.push("this version does not download artifacts yet: those of earlier jobs are missing");
     }
     if !payload.inputs.is_empty() {
         said.push("this version does not fill in job inputs yet: `${{ job.inputs.… }}` stays as it is");

@@ -67,7 +67,7 @@ impl GitlabPlan {
         if !self.wishes.problems.is_empty() {
             self.voice(say::warning(&self.wishes.problems.join("\n")));
         }
-        for text in demands::left_out(&self.payload) {
+        for text in demands::left_out(&self.payload, &self.settings.url) {
             self.voice(say::warning(text));
         }
         self.at = Place::PrepareExecutor;

@@ -40,6 +40,7 @@ pub(super) fn job(dir: &Path, more: Value) -> Job {
         project_slot: 0,
         settings: Settings {
             entry: "entry-0".to_owned(),
+            url: "http://h".to_owned(),
             short_token: "golden-to".to_owned(),
             system_id: "s_1".to_owned(),
             executor: "shell".to_owned(),
@@ -464,7 +465,6 @@ CACHE_REQUEST_TIMEOUT: expected int got \"1h\", using default value: 10
 CI_DEBUG_SERVICES: usage is disabled on this Runner
 RESTORE_CACHE_ATTEMPTS: number of attempts out of the range [1, 10], clamping to: 10
 FF_USE_FASTZIP: could not parse feature flag, expected bool, got x
-WARNING: this version does not upload artifacts yet: what the job makes stays on this host
 WARNING: this version has no cache yet: nothing is restored or saved
 <start prepare_executor>
 ";

@@ -140,7 +140,8 @@ impl Inner {
         let Some(id) = world.next_pending(&token) else {
             return Response::empty(204).with("X-GitLab-Last-Update", value);
         };
-        world.job(id).trace_life = request.life;
+        let life = self.life();
+        world.job(id).trace_life = life;
         world.hand_out(id, &token)
     }
 
