@@ -250,7 +250,11 @@ check_all() {
     mv "$work/config.good" "$work/config.toml"
 }
 
-new_image() { [ "$(readlink "/proc/$1/exe")" = "$work/bin/runner" ]; }
+# Only root may look at what a runner runs; its own words are for everybody.
+new_image() {
+    if [ "$(id -u)" = 0 ] && [ "$(readlink "/proc/$1/exe")" != "$work/bin/runner" ]; then return 1; fi
+    grep -rqs 'adopted from an earlier run' "$work/log"
+}
 changed() { local now; now=$(runner_pid) && [ -n "$now" ] && [ "$now" != 0 ] && [ "$now" != "$1" ] && kill -0 "$now"; }
 is_fatal() { ctl status runner | grep -q FATAL; }
 
