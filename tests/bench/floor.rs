@@ -40,8 +40,9 @@ pub(crate) fn two_cats(file: &Path, out: &Path) -> Duration {
     began.elapsed()
 }
 
+/// A shell that does nothing.
 #[expect(clippy::disallowed_methods, reason = "the floor is made of plain processes")]
-fn shell(host: &Host, arguments: &[&str]) {
+pub(crate) fn shell(host: &Host, arguments: &[&str]) {
     let mut command = Command::new("bash");
     host.environment(command.args(arguments));
     let mut bash = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash is there");

@@ -117,6 +117,14 @@ fn many_jobs(binary: &Path, fake: &Fake) {
     let last = all.iter().filter_map(|s| Some(s.ended.as_ref()?.0)).max().expect("all have ended");
     let minutes = (last - first).as_secs_f64() / 60.0;
     row("jobs a minute, 4 workers", format!("{:.0}", f64::from(JOBS) / minutes), "6,000", "");
+    // The last job processes are reaped just after their final update.
+    let polled = fake.polls();
+    fake.wait("a few polls", MINUTE, |_, polls| (polls > polled + 2).then_some(()));
+    let ours = host::cpu_of_all(host.pid()) / JOBS;
+    let before = host::cpu_of_all(std::process::id());
+    (0..JOBS).for_each(|_| floor::shell(&host, &["-l"]));
+    let shell = (host::cpu_of_all(std::process::id()) - before) / JOBS;
+    row("the same: processor time of a job", ms(ours), "", &format!("login shell: {}", ms(shell)));
     host.stop();
 }
 
