@@ -269,7 +269,7 @@ impl Host {
     }
 
     /// Processes that this host's runners started and that still live: job processes by their
-    /// `started` file, their descendants, and whoever carries the host's marker.
+    /// `started` file, their descendants, whoever carries the host's marker or works in its directory.
     pub(crate) fn left_over(&self) -> Vec<processes::Process> {
         let jobs = processes::started_jobs(&self.state());
         let all = processes::all();
@@ -278,6 +278,7 @@ impl Host {
             .filter(|p| {
                 jobs.contains(&(p.pid, p.start_time))
                     || processes::environment(p.pid, "RUNNER_TEST_HOST").is_some_and(|m| m == self.marker)
+                    || fs::read_link(format!("/proc/{}/cwd", p.pid)).is_ok_and(|d| d.starts_with(self.dir.path()))
             })
             .map(|p| p.pid)
             .collect();
