@@ -338,6 +338,15 @@ pub struct Script {
     pub tap: Option<Box<dyn Tap>>,
     pub format: Format,
     pub masks: Vec<Secret>,
+    pub wipe: Wipe,
+}
+
+/// Files with secrets that a stage removes when all goes well, and the job process whatever happened.
+#[derive(Clone, Debug, Default)]
+pub struct Wipe {
+    /// No symbolic link below it is followed.
+    pub below: PathBuf,
+    pub files: Vec<PathBuf>,
 }
 
 /// How the bytes of the log are framed and limited, all before the first is stored (invariant 4).

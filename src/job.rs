@@ -21,6 +21,7 @@ mod reaper;
 mod records;
 mod stages;
 mod start;
+mod wipe;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -40,7 +41,7 @@ use self::stages::{Stages, not_started};
 use crate::clock::{BootTime, Timing};
 use crate::executor::Executor;
 use crate::forge::{Done, End, Halted, How, LogId, News, Next, Plan, Run, Script};
-use crate::forge::{Stage, StageId, Stop, Stream, Streams};
+use crate::forge::{Stage, StageId, Stop, Stream, Streams, Wipe};
 use crate::jobdir::JobDir;
 use crate::model::{FromJob, Outcome, Verdict, Why};
 
@@ -114,11 +115,12 @@ struct Loop {
     sweeps: HashMap<StageId, (LogId, Source)>,
     sweep_by: Arc<Mutex<BootTime>>,
     survivors: Vec<String>,
+    wipe: Wipe,
 }
 
 impl Loop {
     fn begin(place: Place, script: Script) -> io::Result<Loop> {
-        let Script { plan, tap, format, masks } = script;
+        let Script { plan, tap, format, masks, wipe } = script;
         let Place { dir, control, term, oom, started, tag, timeout, shell, manner, keep_processes, timing } = place;
         let records = Arc::new(Records::new(dir.file("records.jsonl")));
         let lines = format.lines;
@@ -140,6 +142,7 @@ impl Loop {
             sweeps: HashMap::new(),
             sweep_by: Arc::new(Mutex::new(started.after(Duration::MAX))),
             survivors: Vec::new(),
+            wipe,
         })
     }
 

@@ -18,6 +18,8 @@ mod expand;
 mod flags;
 mod git;
 mod gitconfig;
+mod inputs;
+mod news;
 mod paths;
 mod quote;
 mod refused;
@@ -35,12 +37,12 @@ mod wishes;
 mod tests;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::clock::Timing;
 use crate::forge::{
-    Done, End, Format, Framing, Halted, How, Ladder, LogId, News, Next, Plan, Run, Script, Signal, Stage, StageId,
-    Stop, Streams,
+    End, Format, Framing, Ladder, LogId, News, Next, Plan, Run, Script, Signal, Stage, StageId, Streams, Wipe,
 };
 use crate::gitlab::wire::Payload;
 use crate::model::{Job, Outcome, Settings, Why};
@@ -51,6 +53,7 @@ use flags::{Flag, Flags};
 use paths::Paths;
 use quote::Quoting;
 use refused::Refused;
+use remote::Remote;
 use stages::BODY;
 use timeouts::Timeouts;
 use tries::Tries;
@@ -59,8 +62,12 @@ use wishes::{Strategy, Wishes};
 
 /// The plan, the masks and the log's format of one job. The error is one line for the job's log.
 pub fn script(job: &Job) -> Result<Script, String> {
-    let payload = Payload::read(&job.payload)?;
+    let mut payload = Payload::read(&job.payload)?;
     let flags = Flags::resolve(&job.settings.feature_flags, |key| given(job, &payload, key));
+    let filled = match flags.on(Flag::FF_ENABLE_JOB_INPUTS_INTERPOLATION) {
+        true => inputs::interpolate(&mut payload),
+        false => Ok(()),
+    };
     let mut paths = Paths::of(job, &payload, false);
     let mut vars = Variables::of(job, &payload, &flags, &paths);
     let strategy = strategy(&payload, &vars);
@@ -77,7 +84,12 @@ pub fn script(job: &Job) -> Result<Script, String> {
         },
     }
     vars = Variables::of(job, &payload, &flags, &paths);
-    let masks = vars.masks();
+    let mut masks = vars.masks();
+    // Also where no variable names it: a URL with a password, a job file's.
+    let logins = Remote::of(&payload, &job.settings, &vars, false).logins;
+    masks.extend(logins.into_iter().map(|l| l.password).filter(|p| p.reveal().len() >= LEAST_SECRET));
+    let wipe =
+        Wipe { below: paths.builds.clone(), files: paths.leftovers().chain(vars.files().map(PathBuf::from)).collect() };
     let mut format = Format {
         framing: if flags.on(Flag::FF_TIMESTAMPS) { Framing::Timestamps } else { Framing::Bare },
         lines: false,
@@ -86,18 +98,23 @@ pub fn script(job: &Job) -> Result<Script, String> {
         token_prefixes: token_prefixes(&payload, &flags),
         repair_utf8: true,
     };
-    let plan: Box<dyn Plan> = match demands::illegal(&payload) {
-        Some(text) => {
+    let plan: Box<dyn Plan> = match (demands::illegal(&payload), filled) {
+        (Some(text), _) => {
             format.framing = Framing::Bare;
-            Box::new(Refused { text, said: false })
+            Box::new(Refused::bare(text))
         }
-        None => Box::new(GitlabPlan { misplaced, ..GitlabPlan::new(job, payload, flags, paths, vars, strategy) }),
+        (None, Err(why)) => Box::new(Refused::unfit(format!("failed to interpolate job inputs: {why}"))),
+        (None, Ok(())) => {
+            Box::new(GitlabPlan { misplaced, ..GitlabPlan::new(job, payload, flags, paths, vars, strategy) })
+        }
     };
-    Ok(Script { plan, tap: None, format, masks })
+    Ok(Script { plan, tap: None, format, masks, wipe })
 }
 
 /// Bytes of log, where the entry says nothing.
 const OUTPUT_LIMIT: u64 = 4096 * 1024;
+/// A shorter password would hide half of the log.
+const LEAST_SECRET: usize = 6;
 /// Prefixes of GitLab's own tokens.
 const TOKENS: [&str; 13] = [
     "gloas-",
@@ -317,123 +334,6 @@ impl GitlabPlan {
         }
     }
 
-    // ---- The news ------------------------------------------------------------------------------
-
-    /// Stages that only print may be told of or not; the plan waits for none of them.
-    fn ended(&mut self, done: &Done, now: Instant) {
-        let Some(running) = self.running.take_if(|r| r.id == done.id) else { return };
-        self.close(&running.section);
-        if let Some(why) = self.hard {
-            self.cut_short(&running, why);
-            return;
-        }
-        match running.place {
-            place if self.canceled && place < Place::Steps => self.at = Place::Finish,
-            Place::PrepareScript => self.prepared(done),
-            Place::ClearWorktree | Place::GetSources if done.halted == Some(Halted::Limit) => {
-                self.voice(say::cut_short(&running.section));
-                self.sources_timed_out();
-            }
-            // Half a try: the other half follows.
-            Place::ClearWorktree if done.end == End::Exited(0) => {}
-            Place::ClearWorktree | Place::GetSources => self.tried(Place::GetSources, Failure::of(&done.end), now),
-            place @ (Place::RestoreCache | Place::DownloadArtifacts) => self.tried(place, Failure::of(&done.end), now),
-            Place::Step(_) => self.step_ended(&running.section, done),
-            Place::AfterScript => self.after_script_ended(done),
-            Place::ArchiveCache | Place::UploadArtifacts => self.kept(Failure::of(&done.end)),
-            // What cleanup leaves behind, the next job's prepare_script removes.
-            _ => {}
-        }
-    }
-
-    fn step_ended(&mut self, section: &str, done: &Done) {
-        if self.canceled {
-            self.voice(say::warning("script canceled externally (UI, API)"));
-            self.at = Place::AfterScript;
-        } else if done.halted == Some(Halted::Limit) {
-            self.voice(say::cut_short(section));
-            self.script_timed_out();
-        } else if let Some(f) = Failure::of(&done.end) {
-            self.failure = Some(f);
-            self.at = Place::AfterScript;
-        }
-    }
-
-    fn script_timed_out(&mut self) {
-        self.failure = Some(Failure::new(Why::TimedOut, "script timeout: context deadline exceeded"));
-        self.at = Place::AfterScript;
-    }
-
-    fn after_script_ended(&mut self, done: &Done) {
-        if done.halted == Some(Halted::Limit) {
-            self.voice(say::cut_short("after_script"));
-        }
-        let Some(f) = Failure::of(&done.end) else { return };
-        if self.wishes.after_script_ignore_errors {
-            self.voice(say::warning(&format!("after_script failed, but job will continue unaffected: {}", f.text)));
-        } else {
-            self.failure.get_or_insert(f);
-        }
-    }
-
-    fn stop(&mut self, stop: Stop, now: Instant) {
-        match stop.how {
-            // Before the user steps a cancel ends the job, in them the script; after them it is too late.
-            How::Soft => {
-                let resting = self.tries.resting().is_some();
-                let late = match &self.running {
-                    Some(running) => running.place >= Place::AfterScript,
-                    None => self.at > Place::Header && !resting,
-                };
-                if late || self.canceled || self.hard.is_some() {
-                    return;
-                }
-                self.canceled = true;
-                if resting {
-                    self.tries.reset();
-                    self.at = Place::Finish;
-                }
-                match self.unstart() {
-                    Some(id) => self.ended(&never_ran(id), now),
-                    None => self.todo.extend(self.running.as_ref().map(|r| Next::Halt(r.id))),
-                }
-            }
-            How::Hard => {
-                if self.at == Place::Over || self.hard.is_some() {
-                    return;
-                }
-                self.hard = Some(stop.why);
-                self.tries.reset();
-                if let Some(id) = self.unstart() {
-                    self.ended(&never_ran(id), now);
-                } else if self.running.is_none() && self.at > Place::Header {
-                    self.at = Place::Finish;
-                }
-            }
-        }
-    }
-
-    /// Take back a stage that the loop was not yet told to start: a stop came between.
-    fn unstart(&mut self) -> Option<StageId> {
-        let id = self.running.as_ref()?.id;
-        let at = self.todo.iter().position(|n| matches!(n, Next::Start(stage) if stage.id == id))?;
-        self.todo.remove(at);
-        Some(id)
-    }
-
-    /// A stage met a hard stop: only words are left.
-    fn cut_short(&mut self, running: &Running, why: Why) {
-        self.at = Place::Finish;
-        match why {
-            Why::TimedOut => self.voice(say::cut_short(&running.section)),
-            // Known from the reference: said of after_script, whether there is one or not.
-            Why::Aborted | Why::Terminated | Why::Interrupted if matches!(running.place, Place::Step(_)) => {
-                self.voice(say::warning("after_script failed, but job will continue unaffected: context canceled"));
-            }
-            _ => {}
-        }
-    }
-
     // ---- What is said and started --------------------------------------------------------------
 
     fn open(&mut self, section: &str, banner: &str) {
@@ -492,8 +392,4 @@ impl GitlabPlan {
             collect: Vec::new(),
         }
     }
-}
-
-fn never_ran(id: StageId) -> Done {
-    Done { id, end: End::Exited(0), halted: Some(Halted::Plan), collected: Vec::new(), said: Vec::new() }
 }

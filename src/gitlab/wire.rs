@@ -38,7 +38,7 @@ wire! {
         job_info: JobInfo,
         git_info: GitInfo,
         runner_info: RunnerInfo,
-        /// Not offered yet (`job_inputs` is no feature of ours), so a server sends none (§1.5.11).
+        /// Each a key and a value with its type (§1.5.11).
         inputs: Vec<Value>,
         variables: Vec<Variable>,
         steps: Vec<Step>,

@@ -7,6 +7,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::time::SystemTime;
 
 use super::log::{Log, Source};
+use super::wipe::wipe;
+use crate::forge::Script;
 use crate::forges;
 use crate::jobdir::{CrashNote, JobDir};
 use crate::model::{Outcome, Secret, Why};
@@ -18,12 +20,14 @@ const LAST: u64 = 8 * 1024;
 
 pub(super) fn report(dir: &JobDir, note: CrashNote) -> Outcome {
     // Without the job's masks nothing of it is quoted, and the outcome has to do.
-    let _ = log_of(dir).map(|log| say(log, dir, &note));
+    if let Ok(script) = dir.job().and_then(|job| forges::plan(&job).map_err(io::Error::other)) {
+        wipe(&script.wipe);
+        let _ = log_of(dir, script).map(|log| say(log, dir, &note));
+    }
     Outcome { survivors: note.survivors, ..Outcome::failed(note.why, note.message) }
 }
 
-fn log_of(dir: &JobDir) -> io::Result<Log> {
-    let script = forges::plan(&dir.job()?).map_err(io::Error::other)?;
+fn log_of(dir: &JobDir, script: Script) -> io::Result<Log> {
     let mut masks = script.masks;
     masks.extend(dir.masks().into_iter().map(Secret::new));
     Log::resume(dir.open_log()?, script.format, masks)

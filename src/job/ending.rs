@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::crew::Event;
 use super::log::Source;
 use super::pump::Order;
-use super::{Loop, OWN, ended};
+use super::{Loop, OWN, ended, wipe};
 use crate::clock::BootTime;
 use crate::forge::{Done, LogId, StageId};
 use crate::model::Outcome;
@@ -45,7 +45,7 @@ impl Loop {
         self.crew.pump.order(Order::Print { log, from, parts: vec![line.into_bytes()], at: SystemTime::now() });
     }
 
-    /// Nothing that the job started lives on (invariant 5), and everything is stored.
+    /// Nothing that the job started lives on (invariant 5), no login of it stays, and everything is stored.
     pub(super) fn end(mut self, mut outcome: Outcome) -> Outcome {
         if !self.keep_processes && sweep::has_children() {
             self.sweep(LAST_SWEEP, (LogId(0), OWN));
@@ -61,6 +61,8 @@ impl Loop {
         if let Some(leaf) = self.stages.leaf().filter(|_| !self.keep_processes) {
             leaf.remove(self.timing.drain_ended);
         }
+        // Nobody is left who could write them again.
+        wipe::wipe(&self.wipe);
         outcome.survivors = self.survivors;
         outcome.lost = self.crew.finish().or_else(|| self.records.lost());
         outcome

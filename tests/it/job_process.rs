@@ -263,7 +263,7 @@ fn becomes_a_job_process() {
     let plan = TestPlan { reply: case.reply, next: VecDeque::new(), outcome: Outcome::success(), stopped: false };
     let format = Format { lines: case.lines, ..Format::default() };
     let masks = vec![Secret::new("hunter2")];
-    let outcome = job::run(place, Script { plan: Box::new(plan), tap, format, masks });
+    let outcome = job::run(place, Script { plan: Box::new(plan), tap, format, masks, wipe: Default::default() });
     dir.write_outcome(&outcome).unwrap();
     std::process::exit(0);
 }

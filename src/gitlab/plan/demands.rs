@@ -54,9 +54,6 @@ pub(super) fn left_out(payload: &Payload, server: &str) -> Vec<&'static str> {
     if payload.cache.iter().any(|c| c.untracked || !c.paths.is_empty()) {
         said.push("this version has no cache yet: nothing is restored or saved");
     }
-    if !payload.inputs.is_empty() {
-        said.push("this version does not fill in job inputs yet: `${{ job.inputs.… }}` stays as it is");
-    }
     said
 }
 

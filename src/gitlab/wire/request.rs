@@ -39,7 +39,7 @@ const FEATURES: [(&str, bool); 31] = [
     ("cancel_gracefully", true),
     ("native_steps_integration", false),
     ("two_phase_job_commit", true),
-    ("job_inputs", false),
+    ("job_inputs", true),
 ];
 
 /// The `User-Agent` of every request.
