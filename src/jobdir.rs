@@ -23,8 +23,8 @@ use crate::cloud::CacheSettings;
 use crate::diag;
 use crate::model::{ForgeKind, Job, JobName, Outcome, VERSION, Why};
 
-pub use files::replace;
-use files::to_json;
+use files::{LONGEST, to_json};
+pub use files::{plain, replace};
 
 /// Room that `outcome.json` has from the start, in bytes (kill point 9).
 pub const OUTCOME_ROOM: usize = 4096;
@@ -171,8 +171,18 @@ impl JobDir {
         self.path.join(name)
     }
 
+    /// A file of ours, or one that a script of the same user has put in its place: nothing that could hold
+    /// us up is opened, and no link is followed (invariant 8).
     fn open_file(&self, name: &str, options: &mut OpenOptions) -> io::Result<File> {
-        options.mode(0o600).open(self.file(name)).map_err(|e| self.said(name, e))
+        plain(&self.file(name), options.mode(0o600)).map_err(|e| self.said(name, e))
+    }
+
+    /// Never more of it than such a file has.
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = self.open_file(name, OpenOptions::new().read(true))?;
+        let read = file.take(LONGEST).read_to_end(&mut bytes);
+        read.map(|_| bytes).map_err(|e| self.said(name, e))
     }
 
     fn said(&self, name: &str, e: io::Error) -> io::Error {
@@ -188,11 +198,16 @@ impl JobDir {
         if let Some(outcome) = self.outcome()? {
             return Ok(State::Ended(Box::new(outcome), lock));
         }
-        Ok(match self.started() {
-            Err(_) => State::NeverStarted(lock),
-            Ok(started) if started.boot_id != boot_id() => State::Crashed(Crash::HostRestarted, lock),
-            Ok(_) => State::Crashed(Crash::Died, lock),
-        })
+        match self.started() {
+            Ok(started) if started.boot_id != boot_id() => Ok(State::Crashed(Crash::HostRestarted, lock)),
+            Ok(_) => Ok(State::Crashed(Crash::Died, lock)),
+            Err(e) => match e.kind() {
+                io::ErrorKind::NotFound => Ok(State::NeverStarted(lock)),
+                // It is there, so a stage may have run, and none runs twice: a power loss empties files.
+                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Ok(State::Crashed(Crash::Died, lock)),
+                _ => Err(e),
+            },
+        }
     }
 
     /// `None` when another holds it.
@@ -265,10 +280,11 @@ impl JobDir {
     /// `None` when there is none. One that cannot be parsed counts as none: only a rename publishes
     /// it, so it is the work of a broken disk.
     pub fn outcome(&self) -> io::Result<Option<Outcome>> {
-        match fs::read(self.file("outcome.json")) {
+        match self.read("outcome.json") {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(self.said("outcome.json", e)),
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(None),
+            Err(e) => Err(e),
         }
     }
 
@@ -300,7 +316,7 @@ impl JobDir {
 
     /// `sent`: what the coordinator has accepted, as its forge writes it; empty when there is none.
     pub fn sent(&self) -> Vec<u8> {
-        fs::read(self.file("sent")).unwrap_or_default()
+        self.read("sent").unwrap_or_default()
     }
 
     /// Overwritten in place: it is a hint that the server's own answer repairs (kill point 15).
@@ -339,8 +355,8 @@ impl JobDir {
 
     /// The values of `masks`; an unfinished last line is ignored.
     pub fn masks(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.file("masks")).unwrap_or_default();
-        text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()
+        let text = self.read("masks").unwrap_or_default();
+        text.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect()
     }
 
     pub fn open_log(&self) -> io::Result<File> {
@@ -358,9 +374,8 @@ impl JobDir {
     }
 
     fn read_json<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
-        let mut text = String::new();
-        File::open(self.file(name)).and_then(|mut f| f.read_to_string(&mut text)).map_err(|e| self.said(name, e))?;
-        serde_json::from_str(&text).map_err(|e| self.said(name, io::Error::new(io::ErrorKind::InvalidData, e)))
+        let bytes = self.read(name)?;
+        serde_json::from_slice(&bytes).map_err(|e| self.said(name, io::Error::new(io::ErrorKind::InvalidData, e)))
     }
 
     // ---- The control socket --------------------------------------------------------------------
@@ -382,7 +397,12 @@ impl JobDir {
     /// What a power loss must not take. As slow as the disk, so never on the job's path (design §4.1).
     pub fn sync(&self) -> io::Result<()> {
         for name in ["lease.json", "job.json", "started"] {
-            File::open(self.file(name)).and_then(|f| f.sync_all()).map_err(|e| self.said(name, e))?;
+            match self.open_file(name, OpenOptions::new().read(true)) {
+                Ok(file) => file.sync_all().map_err(|e| self.said(name, e))?,
+                // Not yet there, or gone with the job's end.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
         }
         self.path.ancestors().take(2).try_for_each(|dir| File::open(dir)?.sync_all())
     }

@@ -10,7 +10,7 @@ use super::log::{Log, Source};
 use super::wipe::wipe;
 use crate::forge::Script;
 use crate::forges;
-use crate::jobdir::{CrashNote, JobDir};
+use crate::jobdir::{self, CrashNote, JobDir};
 use crate::model::{Outcome, Secret, Why};
 
 /// The voice in which the runner speaks of the job's end.
@@ -54,7 +54,7 @@ fn say(mut log: Log, dir: &JobDir, note: &CrashNote) {
 /// What the dead one wrote to its `stderr` at last, as one statement: a secret may have several lines.
 fn last_lines(dir: &JobDir) -> String {
     let read = || -> io::Result<(bool, Vec<u8>)> {
-        let mut file = File::open(dir.file("stderr"))?;
+        let mut file = jobdir::plain(&dir.file("stderr"), File::options().read(true))?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LAST)))?;
         let mut text = Vec::new();

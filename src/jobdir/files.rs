@@ -1,11 +1,31 @@
-//! Whole files: written beside their place, then renamed over it. Knows nothing of what they hold.
+//! Files as such: written whole beside their place, then renamed over it; opened only where they are plain
+//! ones. Knows nothing of what they hold.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Serialize;
+
+/// The most that is read of a document; a job has variables of a megabyte.
+pub(super) const LONGEST: u64 = 64 << 20;
+
+/// How an open fails for what is no plain file: a link, a pipe without a reader, a directory.
+const NOT_PLAIN: [Errno; 3] = [Errno::LOOP, Errno::NXIO, Errno::ISDIR];
+
+/// Open a plain file, and nothing else: a named pipe would wait for its other end, a device may never end.
+pub fn plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let other = || io::Error::new(io::ErrorKind::InvalidInput, "this is no plain file");
+    let file = options.custom_flags(flags.bits() as i32).open(path).map_err(|e| match e.raw_os_error() {
+        Some(code) if NOT_PLAIN.contains(&Errno::from_raw_os_error(code)) => other(),
+        _ => e,
+    })?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(other()) }
+}
 
 /// Write a whole file beside `path`, then rename over it: a full disk leaves the old one (kill point 9).
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::config::ShowLogs;
-use crate::jobdir::JobDir;
+use crate::jobdir::{self, JobDir};
 use crate::model::{Outcome, Verdict};
 
 /// Bytes that are shown in one go; a lease must not be kept from its renewal for long.
@@ -30,7 +30,7 @@ impl Show {
     /// What is new.
     pub(super) fn more(&mut self, dir: &JobDir) {
         let mut offset = self.begin(dir);
-        let Ok(log) = File::open(dir.file("log")) else { return };
+        let Ok(log) = jobdir::plain(&dir.file("log"), File::options().read(true)) else { return };
         let mut piece = vec![0; PIECE];
         while let Ok(n @ 1..) = log.read_at(&mut piece, offset) {
             offset += n as u64;

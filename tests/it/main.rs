@@ -14,6 +14,7 @@ mod chaos;
 mod commands;
 mod fakes;
 mod faults;
+mod hostile;
 mod job_process;
 mod jobs;
 mod kill_points;

@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::jobdir;
+
 /// The largest piece of log in one request (protocol §2.1).
 pub(super) const CHUNK: u64 = 1 << 20;
 
@@ -95,7 +97,7 @@ impl Upload {
         }
         let mut bytes = std::mem::take(&mut self.spare);
         bytes.resize(size as usize, 0);
-        File::open(log)?.read_exact_at(&mut bytes, self.at)?;
+        open(log)?.read_exact_at(&mut bytes, self.at)?;
         if self.at <= self.summed && self.at + size > self.summed {
             self.crc.update(&bytes[(self.summed - self.at) as usize..]);
             self.summed = self.at + size;
@@ -151,7 +153,7 @@ impl Upload {
             (self.crc, self.summed) = (crc32fast::Hasher::new(), 0);
         }
         if self.summed < length {
-            let file = File::open(log)?;
+            let file = open(log)?;
             let mut buffer = vec![0; 64 << 10];
             while self.summed < length {
                 let want = buffer.len().min((length - self.summed) as usize);
@@ -162,6 +164,10 @@ impl Upload {
         }
         Ok(format!("crc32:{:08x}", self.crc.clone().finalize()))
     }
+}
+
+fn open(log: &Path) -> io::Result<File> {
+    jobdir::plain(log, File::options().read(true))
 }
 
 /// Five bytes of position, three that tell a note from garbage.

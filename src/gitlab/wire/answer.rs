@@ -102,9 +102,14 @@ fn is_page(body: &[u8]) -> bool {
     body.trim_ascii_start().starts_with(b"<")
 }
 
-/// The size of the server's log by its `Range`: `0-<size>`, whose end is a length, no index.
+/// No log is longer: five bytes of position, as the note of it has room for.
+const LONGEST_LOG: u64 = 1 << 40;
+
+/// The size of the server's log by its `Range`: `0-<size>`, whose end is a length, no index. A size that no
+/// log has says as little as none.
 fn stored(range: Option<&str>) -> u64 {
-    range.and_then(|r| r.rsplit_once('-')).and_then(|(_, end)| end.trim().parse().ok()).unwrap_or(0)
+    let size = range.and_then(|r| r.rsplit_once('-')).and_then(|(_, end)| end.trim().parse().ok());
+    size.filter(|size| *size < LONGEST_LOG).unwrap_or(0)
 }
 
 /// An answer in one line for people: `PUT https://host/path: 403 (403 Forbidden - why)`.
