@@ -7,12 +7,17 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::diag;
 use crate::jobdir;
+
+/// The longest name of a job file, in bytes: owner, endings and numbers come to it.
+pub(super) const LONGEST_NAME: usize = 200;
+/// No job file is larger.
+const LONGEST: u64 = 64 << 20;
 
 /// A spool directory, and in whose name we claim its jobs.
 #[derive(Clone, Debug)]
@@ -99,9 +104,24 @@ impl Spool {
         Ok(claimed)
     }
 
-    pub(super) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+    /// What is claimed; `None` when the claim is gone. Whatever lies there, a link too, it is a file that can
+    /// be read to its end, or an error.
+    pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let file = self.claim_file(name, &self.owner);
-        fs::read(&file).map_err(|e| said(&file, e))
+        let read = || -> io::Result<Vec<u8>> {
+            // The kind before the open: a named pipe would wait for its other end.
+            if !fs::metadata(&file)?.is_file() {
+                return Err(io::Error::other("this is no file"));
+            }
+            let mut bytes = Vec::new();
+            File::open(&file)?.take(LONGEST).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        match read() {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) if file.symlink_metadata().is_err() => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Renew our claim. `false` when it is ours no more.
@@ -174,11 +194,21 @@ impl Spool {
 
     /// A claim that cannot be run: the reason first, so that no job stands in `failed/` without one.
     pub(super) fn refuse(&self, name: &str, reason: &str) -> io::Result<PathBuf> {
+        self.put_aside(&self.claim_file(name, &self.owner), name, reason)
+    }
+
+    /// A name that has no room for what we add to it cannot even be claimed.
+    pub(super) fn refuse_long(&self, name: &str) -> io::Result<PathBuf> {
+        let reason = format!("its name is longer than {LONGEST_NAME} bytes");
+        self.put_aside(&self.pending_file(name), &name[..name.floor_char_boundary(LONGEST_NAME)], &reason)
+    }
+
+    fn put_aside(&self, from: &Path, name: &str, reason: &str) -> io::Result<PathBuf> {
         let failed = self.root.join("failed");
         let free = self.free_name("failed", name);
         jobdir::replace(&failed.join(format!("{free}.reason")), format!("{reason}\n").as_bytes())?;
         let to = failed.join(format!("{free}.json"));
-        moved(&self.claim_file(name, &self.owner), &to)?;
+        moved(from, &to)?;
         Ok(to)
     }
 
@@ -293,7 +323,7 @@ mod tests {
         assert!(a.claim("x").unwrap());
         assert!(!b.claim("x").unwrap());
         assert!(a.touch("x").unwrap() && !b.touch("x").unwrap());
-        assert_eq!((a.wish("x"), a.read("x").unwrap()), (Wish::Run, b"{}".to_vec()));
+        assert_eq!((a.wish("x"), a.read("x").unwrap()), (Wish::Run, Some(b"{}".to_vec())));
         fs::write(root.join("running/x.cancel"), "").unwrap();
         assert_eq!(a.wish("x"), Wish::Cancel);
         fs::write(root.join("log"), "hello").unwrap();

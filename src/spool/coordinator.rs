@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::claims::{Claimed, Spool};
+use super::claims::{Claimed, LONGEST_NAME, Spool};
 use super::lease::{Claim, Ended};
 use super::{hash, job_file, job_name};
 use crate::config::Entry;
@@ -56,6 +56,11 @@ impl Directory {
             }
         }
         for name in self.spool.pending()? {
+            if name.len() > LONGEST_NAME {
+                let to = self.spool.refuse_long(&name)?;
+                log::warn!("spool: {} cannot be run for the length of its name", to.display());
+                continue;
+            }
             // One at a time of a name: the next waits for the result of the first.
             if claims.iter().any(|c| c.name == name) || self.has(&name) || !self.spool.claim(&name)? {
                 continue;
@@ -74,7 +79,14 @@ impl Directory {
 
     /// A claim of ours becomes a lease, unless there is nothing to run in it.
     fn take(&self, name: &str) -> io::Result<Option<Box<dyn Lease>>> {
-        let text = self.spool.read(name)?;
+        let text = match self.spool.read(name) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
+            Err(e) => {
+                self.refuse(name, &format!("it cannot be read: {e}"))?;
+                return Ok(None);
+            }
+        };
         let hash = hash(&text);
         if let Some(result) = self.spool.result(name) {
             self.done_already(name, hash, &result)?;
@@ -87,11 +99,16 @@ impl Directory {
                 Ok(Some(Box::new(Claim::new(self.spool.clone(), &self.entry, &self.ground, name, hash, job, held))))
             }
             Err(reason) => {
-                let to = self.spool.refuse(name, &reason)?;
-                log::warn!("spool: {} cannot be run: {reason}", to.display());
+                self.refuse(name, &reason)?;
                 Ok(None)
             }
         }
+    }
+
+    fn refuse(&self, name: &str, reason: &str) -> io::Result<()> {
+        let to = self.spool.refuse(name, reason)?;
+        log::warn!("spool: {} cannot be run: {reason}", to.display());
+        Ok(())
     }
 
     /// `done/NAME` is there: of this very job, when a killed manager had shown the result and not yet
@@ -104,9 +121,7 @@ impl Directory {
         }
         let reason =
             format!("{} is the result of another job; remove it, or give this job another name", done.display());
-        let to = self.spool.refuse(name, &reason)?;
-        log::warn!("spool: {}: {reason}", to.display());
-        Ok(())
+        self.refuse(name, &reason)
     }
 
     /// Nothing waits, and nothing that others hold may come back.

@@ -77,6 +77,30 @@ fn a_server_that_says_nonsense_of_the_log_costs_no_job() {
 }
 
 #[test]
+fn what_lies_in_a_spool_stops_no_other_job() {
+    let spool = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", spool.path().display());
+    let host = Host::bare().raw_entry("spool", &url, "", "");
+    let pending = spool.path().join("pending");
+    fs::create_dir_all(&pending).unwrap();
+    let job = json!({ "script": ["echo hi"] }).to_string();
+    fs::write(pending.join(format!("{}.json", "a".repeat(249))), &job).unwrap();
+    fs::create_dir(pending.join("b.json")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(pending.join("c.json")).status().unwrap();
+    assert!(made.success());
+    std::os::unix::fs::symlink("/no/such/file", pending.join("d.json")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", pending.join("e.json")).unwrap();
+    fs::write(pending.join("z.json"), &job).unwrap();
+    let runner = host.start();
+    eventually("z ends", SOON, || spool.path().join("done/z/result.json").exists().then_some(()));
+    for name in ["b", "c", "d", "e"] {
+        let reason = spool.path().join(format!("failed/{name}.reason"));
+        eventually(&format!("{name} is refused"), SOON, || reason.exists().then_some(()));
+    }
+    runner.finish();
+}
+
+#[test]
 fn a_started_file_that_cannot_be_read_never_runs_the_script_again() {
     for text in ["", "garbage"] {
         let fake = GitLab::start();
