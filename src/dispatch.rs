@@ -122,7 +122,7 @@ fn carry(desk: &Desk, held: &mut Held) -> Result<Fate, Outcome> {
                 tended += 1;
                 if tended > TRIES {
                     held.killed = Some("its threads failed again and again".to_owned());
-                    control::kill(&held.dir);
+                    control::kill(&held.dir, None, desk.timing);
                 }
                 tend::tend(desk, held, None)
             }

@@ -20,7 +20,7 @@ use crate::clock::{BootTime, Timing, boot_id};
 use crate::forge::Wanted;
 use crate::jobdir::JobDir;
 use crate::model::{FromJob, ToJob, Why};
-use crate::process::{Process, threads};
+use crate::process::{Process, sweep, threads};
 use crate::shutdown::Watch;
 
 use super::held::say;
@@ -50,14 +50,15 @@ pub(super) struct Ended {
 }
 
 impl Hands {
-    pub(super) fn take(desk: &Desk, held: &Held, process: Option<Process>) -> io::Result<Hands> {
+    pub(super) fn take(desk: &Desk, held: &Held, process: Option<Arc<Process>>) -> io::Result<Hands> {
         let (wanted, wants) = unbounded();
         let (edge, wrote) = bounded(1);
         let (tell, ended) = bounded(1);
         let dir = held.dir.again()?;
         let owner = Owner {
             orders: Orders::new(desk.timing, limit(desk, &dir)),
-            process: process.or_else(|| process_of(&dir)).map(Arc::new),
+            process: process.or_else(|| process_of(&dir)),
+            tree: Tree::of(&dir, desk.timing),
             dir,
             timing: desk.timing,
             watch: desk.stop.watch(),
@@ -90,18 +91,46 @@ fn limit(desk: &Desk, dir: &JobDir) -> Option<BootTime> {
     Some(since.after(job.timeout + slack))
 }
 
-/// Ends the process of a directory that nobody can tend.
-pub fn kill(dir: &JobDir) {
-    if let Some(process) = process_of(dir) {
-        let _ = process.kill();
+/// Ends the process of a directory that nobody can tend, and all of its job; what could not be ended.
+pub fn kill(dir: &JobDir, process: Option<&Process>, timing: Timing) -> Vec<String> {
+    let known = process_of(dir);
+    let process = process.or(known.as_deref());
+    let left = Tree::of(dir, timing).end(dir, process);
+    if let Some(process) = process {
         process.wait(GLANCE);
     }
+    left
 }
 
 /// By what `started` says, of this boot.
-fn process_of(dir: &JobDir) -> Option<Process> {
+fn process_of(dir: &JobDir) -> Option<Arc<Process>> {
     let started = dir.started().ok().filter(|s| s.boot_id == boot_id())?;
-    Process::open(started.pid, started.start_time).ok().flatten()
+    Process::open(started.pid, started.start_time).ok().flatten().map(Arc::new)
+}
+
+/// What a job process has started, and how it is ended with it.
+struct Tree {
+    keeps: bool,
+    limit: Duration,
+}
+
+impl Tree {
+    /// Asked while `job.json` is there: it goes when the outcome comes.
+    fn of(dir: &JobDir, timing: Timing) -> Tree {
+        Tree { keeps: dir.job().is_ok_and(|j| j.settings.keep_processes), limit: timing.sweep_limit }
+    }
+
+    /// The process is stopped before anything of its tree is killed: once it is gone, nothing leads to the
+    /// orphans that it took in and that do not carry the tag (kill point 4).
+    fn end(&self, dir: &JobDir, process: Option<&Process>) -> Vec<String> {
+        if self.keeps {
+            let _ = process.map(Process::kill);
+            return Vec::new();
+        }
+        let tag = dir.started().ok().filter(|s| s.boot_id == boot_id()).map(|s| s.tag);
+        let roots: Vec<(u32, u64)> = process.iter().map(|p| (p.pid(), p.start_time())).collect();
+        sweep::tagged(tag.as_deref(), &roots, self.limit)
+    }
 }
 
 /// What `ctl-N` tells `job-N`.
@@ -125,6 +154,7 @@ struct Owner {
     orders: Orders,
     /// Not known for an instant between its spawn and its `started`, when that manager was killed.
     process: Option<Arc<Process>>,
+    tree: Tree,
     timing: Timing,
     watch: Watch,
     wants: Receiver<Wanted>,
@@ -230,19 +260,17 @@ impl Owner {
     fn kill(&mut self, reason: String) {
         say!(Level::Warn, self.who, "the job process is killed: {reason}");
         if self.process.is_none() {
-            self.process = process_of(&self.dir).map(Arc::new);
+            self.process = process_of(&self.dir);
         }
-        if let Some(process) = &self.process
-            && let Err(e) = process.kill()
-        {
-            say!(Level::Error, self.who, "the job process cannot be killed: {e}");
+        for left in self.tree.end(&self.dir, self.process.as_deref()) {
+            say!(Level::Error, self.who, "a process of the job cannot be ended: {left}");
         }
         self.orders.killed(reason, BootTime::now());
     }
 
     /// The lock is free, so it is at its very end. After a hand-over it may be our child all the same.
     fn reap(&mut self) {
-        let process = self.process.take().or_else(|| process_of(&self.dir).map(Arc::new));
+        let process = self.process.take().or_else(|| process_of(&self.dir));
         if let Some(process) = process {
             process.wait(GLANCE);
         }
@@ -269,7 +297,7 @@ impl Reader {
             self.read(stream);
         }
         // The end of the socket is a hint: the process is gone when it was reaped and its lock is free.
-        let process = self.process.clone().or_else(|| process_of(&self.dir).map(Arc::new));
+        let process = self.process.clone().or_else(|| process_of(&self.dir));
         while process.as_ref().is_some_and(|p| !p.wait(GLANCE)) {
             if self.closed.load(Ordering::Relaxed) {
                 return;

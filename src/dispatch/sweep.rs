@@ -3,6 +3,7 @@
 
 use log::Level;
 
+use crate::clock::boot_id;
 use crate::jobdir::{Crash, CrashNote, Lock};
 use crate::model::{Outcome, VERSION, Why};
 use crate::process::cgroup::Leaf;
@@ -46,7 +47,10 @@ fn survivors(desk: &Desk, held: &Held) -> Vec<String> {
         Ok(started) if !keeps => {
             let leaf = started.cgroup.as_deref().map(Leaf::at);
             leaf.iter().for_each(Leaf::kill);
-            let left = sweep::tagged(&started.tag, &[], desk.timing.sweep_limit);
+            // A script of our own user may have put another `lock` in the place of the held one.
+            let root = (started.pid, started.start_time);
+            let roots = if started.boot_id == boot_id() { vec![root] } else { Vec::new() };
+            let left = sweep::tagged(Some(&started.tag), &roots, desk.timing.sweep_limit);
             leaf.iter().for_each(|l| l.remove(desk.timing.drain_ended));
             for process in &left {
                 say!(Level::Error, held.who, "a process of a crashed job cannot be ended: {process}");

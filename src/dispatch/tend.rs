@@ -2,6 +2,7 @@
 //! tells `job-N` what the server wants, and never touches the process itself, so that a server that hangs
 //! delays no cancel and no kill.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::select;
@@ -21,10 +22,11 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Until the process is gone. `process`: the one that was just started; else the directory's.
 pub(super) fn tend(desk: &Desk, held: &mut Held, process: Option<Process>) -> Step {
-    let hands = match Hands::take(desk, held, process) {
+    let process = process.map(Arc::new);
+    let hands = match Hands::take(desk, held, process.clone()) {
         Ok(hands) => hands,
         Err(e) => {
-            control::kill(&held.dir);
+            control::kill(&held.dir, process.as_deref(), desk.timing);
             return Step::Outcome(Outcome::failed(Why::System, format!("the job cannot be watched over: {e}")));
         }
     };

@@ -287,8 +287,7 @@ fn a_hand_over_leaves_a_running_job_alone() {
     scene.desk.stop.raise(Stopped::HandOver);
     assert!(matches!(again(&scene.desk, held), Fate::Left));
     assert!(matches!(dir.inspect().unwrap(), State::Running));
-    control::kill(&dir);
-    process::sweep::tagged(&dir.started().unwrap().tag, &[], Duration::from_secs(5));
+    control::kill(&dir, None, scene.desk.timing);
 }
 
 #[test]

@@ -36,14 +36,15 @@ pub fn descendants(grace: Duration, left: &dyn Fn() -> Duration, leaf: Option<&L
 }
 
 /// As the manager, when the job process is gone or to be ended itself: everything that carries `tag`
-/// (`NAME=VALUE`) or is one of `roots` (pid and start time), with all descendants, which also finds a
+/// (`NAME=VALUE`, where it is known) or is one of `roots` (pid and start time), with all descendants, which also finds a
 /// child without the tag as long as its parent lives (kill point 4).
-pub fn tagged(tag: &str, roots: &[(u32, u64)], limit: Duration) -> Vec<String> {
+pub fn tagged(tag: Option<&str>, roots: &[(u32, u64)], limit: Duration) -> Vec<String> {
     let until = Instant::now() + limit;
     let me = std::process::id();
     let find = || {
         let root = |s: &Stat| roots.contains(&(s.pid, s.start_time));
-        let mut found = below(&table::all(), |s| root(s) || table::has_in_environment(s.pid, tag));
+        let mut found =
+            below(&table::all(), |s| root(s) || tag.is_some_and(|tag| table::has_in_environment(s.pid, tag)));
         found.retain(|s| s.pid != me && s.pid != 1);
         found
     };
@@ -213,7 +214,7 @@ mod tests {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(tagged(&tag, &[], Duration::from_secs(20)), [] as [String; 0]);
+        assert_eq!(tagged(Some(&tag), &[], Duration::from_secs(20)), [] as [String; 0]);
         child.wait().unwrap();
         let left = table::all();
         let sleeps = |s: &&Stat| command_line(s.pid).ends_with(&format!(".{n}"));

@@ -8,7 +8,6 @@ use crate::dispatch::deliver::Delivery;
 use crate::dispatch::{Desk, Held, control};
 use crate::forges;
 use crate::jobdir::{self, JobDir, Phase, State};
-use crate::process::sweep;
 
 /// What was found.
 #[derive(Debug)]
@@ -102,9 +101,8 @@ fn look(desk: &Desk, dir: JobDir) -> Result<Option<Found>, Broken> {
 
 /// Nothing of it may live on unwatched (invariant 5).
 pub(super) fn put_aside(desk: &Desk, dir: &JobDir, why: &str) {
-    control::kill(dir);
-    if let Ok(started) = dir.started() {
-        sweep::tagged(&started.tag, &[], desk.timing.sweep_limit);
+    for left in control::kill(dir, None, desk.timing) {
+        log::error!(job = dir.name().as_str(); "a process of the job cannot be ended: {left}");
     }
     match dir.set_aside(&desk.broken) {
         Ok(to) => log::error!(job = dir.name().as_str(); "the job is put aside as {}: {why}", to.display()),

@@ -31,6 +31,31 @@ fn with_job(host: &Host, fake: &GitLab) -> (Runner, u64) {
 }
 
 #[test]
+fn an_orphan_without_the_tag_dies_with_its_stuck_job_process() {
+    let fake = GitLab::start();
+    let sleep = processes::unique_sleep();
+    let host = Host::bare()
+        .entry(&fake, TOKEN, "  cancel_timeout = 1")
+        .timing("channel_timeout=500,channel_write=200,force_send=100,kill_lead=100");
+    // Its parent ends at once: only the job process, a subreaper, leads to it.
+    let orphan = format!("(setsid env -i /bin/sleep {sleep} >/dev/null 2>&1 &)");
+    let stop = until_file(&host, "stop");
+    let id = fake.queue(Payload::script(&[&orphan, "echo begun", &stop, "kill -STOP $PPID; sleep 600"]));
+    let runner = host.start();
+    fake.says(id, "\nbegun\n", SOON);
+    eventually("the orphan", SOON, || (processes::with_command(&sleep).len() == 1).then_some(()));
+    let job = host.job_process();
+    fs::write(host.path("stop"), "").unwrap();
+    let stopped = || fs::read_to_string(format!("/proc/{job}/stat")).is_ok_and(|s| s.contains(") T "));
+    eventually("it is stopped", SOON, || stopped().then_some(()));
+    fake.cancel(id);
+    fake.finished(id, SOON);
+    assert!(processes::with_command(&sleep).is_empty(), "it lives after the final update");
+    host.assert_idle(&runner);
+    runner.finish();
+}
+
+#[test]
 fn a_script_that_breaks_its_job_directory_costs_its_own_job_only() {
     let fake = GitLab::start();
     let host = Host::new(&fake).timing("orphan_gitlab=600000");

@@ -357,7 +357,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        sweep::tagged(&format!("RUNNER_JOB={}", self.dir.path().display()), &[], LONG);
+        sweep::tagged(Some(&format!("RUNNER_JOB={}", self.dir.path().display())), &[], LONG);
     }
 }
 
