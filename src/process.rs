@@ -3,6 +3,7 @@
 //! jobs but how their process is started; decides nothing.
 
 pub mod cgroup;
+pub mod signals;
 pub mod stage;
 pub mod sweep;
 pub mod table;

@@ -39,6 +39,11 @@ impl Level {
     pub fn lets_go(self) -> bool {
         matches!(self, Level::HandOver | Level::Leave)
     }
+
+    /// Whether a job may be left as it is to the next image or the next start.
+    pub fn leaves_jobs(self) -> bool {
+        matches!(self, Level::Handing | Level::HandOver | Level::Leave)
+    }
 }
 
 /// The level, shared by all threads. Cheap to clone.
@@ -71,9 +76,9 @@ impl Stop {
         }
     }
 
-    /// A hand-over that could not be: back to work.
-    pub fn resume(&self) {
-        self.0.lock().set(Level::Run);
+    /// A hand-over that is not to be: back to this level.
+    pub fn resume(&self, level: Level) {
+        self.0.lock().set(level);
     }
 
     /// A subscription: its channel is ready once after each change.

@@ -306,7 +306,7 @@ impl Supervisor {
             }
             Report::AdoptedGone(number) => self.crew.adopted_gone(number),
             Report::WorkerGone(number) => self.crew.worker_gone(number),
-            Report::Delivered(server, gone) => self.crew.delivered(&server, gone),
+            Report::Delivered(line, gone) => self.crew.delivered(line, gone),
             Report::Checked(checked) => self.checked(checked),
         }
     }
@@ -332,6 +332,8 @@ impl Supervisor {
 
     fn ended(&mut self, end: End) {
         match end {
+            // It let go for a hand-over that is off meanwhile.
+            End::Fate(Fate::Left) if !self.desk.stop.level().leaves_jobs() => self.take_up(),
             End::Fate(Fate::Done | Fate::Left) => {}
             End::Fate(Fate::Undelivered(delivery)) => {
                 if let Err(e) = self.crew.deliver(*delivery) {

@@ -57,8 +57,8 @@ pub enum Report {
     /// What was adopted has no more use for this thread.
     AdoptedGone(u32),
     WorkerGone(u32),
-    /// Of the deliverer of this server.
-    Delivered(String, Gone),
+    /// Of the deliverer with this number.
+    Delivered(u32, Gone),
     /// What the new binary says of the configuration.
     Checked(Result<(), String>),
 }

@@ -86,7 +86,7 @@ impl Round {
         if let Err(e) = ctrlc::set_handler(move || round.interrupted()) {
             say(&format!("runner: Ctrl-C will not cancel the job: {e}"));
         }
-        let code = supervisor::run(config, Signals::NotInterrupt);
+        let code = supervisor::run(config, Signals::Ending);
         self.jobs.iter().map(|name| self.result(name, code)).find(|code| *code != 0).unwrap_or(0)
     }
 

@@ -26,7 +26,9 @@ pub(super) struct Crew {
     dismissed: usize,
     adopted: BTreeMap<u32, JoinHandle<()>>,
     next_adopted: u32,
-    deliverers: BTreeMap<String, Line>,
+    /// By a number: a server has a second one when its first has just ended.
+    deliverers: BTreeMap<u32, Line>,
+    next_line: u32,
     /// That of a hand-over.
     pub(super) check: Option<JoinHandle<()>>,
 }
@@ -34,8 +36,15 @@ pub(super) struct Crew {
 /// A deliverer and how many jobs it has.
 #[derive(Debug)]
 struct Line {
+    server: String,
     deliverer: Deliverer,
     jobs: usize,
+}
+
+impl Line {
+    fn has_ended(&self) -> bool {
+        self.deliverer.thread.is_finished()
+    }
 }
 
 impl Crew {
@@ -51,6 +60,7 @@ impl Crew {
             adopted: BTreeMap::new(),
             next_adopted: 0,
             deliverers: BTreeMap::new(),
+            next_line: 0,
             check: None,
         }
     }
@@ -73,6 +83,7 @@ impl Crew {
         self.reports.clone()
     }
 
+    /// Those that stay.
     pub(super) fn workers(&self) -> usize {
         self.workers.len() - self.dismissed
     }
@@ -128,33 +139,32 @@ impl Crew {
 
     pub(super) fn deliver(&mut self, delivery: Delivery) -> io::Result<()> {
         let server = delivery.server();
-        let line = match self.deliverers.entry(server.clone()) {
-            std::collections::btree_map::Entry::Occupied(line) => line.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                let reports = self.reports.clone();
-                let done = {
-                    let server = server.clone();
-                    move |gone| drop(reports.send(Report::Delivered(server.clone(), gone)))
-                };
-                place.insert(Line { deliverer: deliver::start(&self.desk, &server, done)?, jobs: 0 })
-            }
+        // One that has ended takes no more: by a panic, or for a hand-over that is off meanwhile.
+        let open = self.deliverers.values_mut().find(|l| l.server == server && !l.has_ended());
+        let line = match open {
+            Some(line) => line,
+            None => self.new_line(server)?,
         };
         line.jobs += 1;
-        let sent = line.deliverer.jobs.send(delivery);
-        if sent.is_err() {
-            // It panicked: its jobs are in their directories for the next start.
-            self.deliverers.remove(&server);
-            return Err(io::Error::other("the deliverer of its server has failed"));
-        }
-        Ok(())
+        let gone = |_| io::Error::other("the deliverer of its server has just ended");
+        line.deliverer.jobs.send(delivery).map_err(gone)
     }
 
-    pub(super) fn delivered(&mut self, server: &str, gone: Gone) {
-        log::debug!("a delivery to {server} has ended: {gone:?}");
-        let Some(line) = self.deliverers.get_mut(server) else { return };
-        line.jobs -= 1;
+    fn new_line(&mut self, server: String) -> io::Result<&mut Line> {
+        let number = self.next_line;
+        self.next_line += 1;
+        let reports = self.reports.clone();
+        let done = move |gone| drop(reports.send(Report::Delivered(number, gone)));
+        let deliverer = deliver::start(&self.desk, &server, done)?;
+        Ok(self.deliverers.entry(number).or_insert(Line { server, deliverer, jobs: 0 }))
+    }
+
+    pub(super) fn delivered(&mut self, number: u32, gone: Gone) {
+        let Some(line) = self.deliverers.get_mut(&number) else { return };
+        log::debug!("a delivery to {} has ended: {gone:?}", line.server);
+        line.jobs = line.jobs.saturating_sub(1);
         if line.jobs == 0
-            && let Some(line) = self.deliverers.remove(server)
+            && let Some(line) = self.deliverers.remove(&number)
         {
             drop(line.deliverer.jobs);
             let _ = line.deliverer.thread.join();
@@ -162,7 +172,7 @@ impl Crew {
     }
 
     pub(super) fn deliveries(&self) -> usize {
-        self.deliverers.values().map(|l| l.jobs).sum()
+        self.deliverers.values().filter(|l| !l.has_ended()).map(|l| l.jobs).sum()
     }
 
     /// The end of all idle workers. Not called while one is in a poll that cannot be cut: the process

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::process::{self, Process, table};
+use crate::process::{self, Process, signals, table};
 
 /// `check-config` of the new binary. Blocks: it has a thread of its own.
 pub(super) fn check(config: &Path, limit: Duration) -> Result<(), String> {
@@ -40,18 +40,22 @@ pub(super) fn check(config: &Path, limit: Duration) -> Result<(), String> {
 }
 
 /// Become the binary at argv[0] with the same arguments and pid; else at least a fresh image of this one.
-/// Comes back only with an error. The lock of the state directory goes along as stdin.
+/// Comes back only with an error. The lock of the state directory goes along as stdin; signals that come meanwhile are the
+/// next image's.
 pub(super) fn become_next(lock: &File) -> io::Error {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
     let args: Vec<OsString> = args.collect();
     let mut last = io::Error::other("no program");
     for program in [program, "/proc/self/exe".into()] {
-        let stdin = match lock.try_clone() {
+        let stdin = match lock.try_clone().and_then(|lock| signals::hold().map(|()| lock)) {
             Ok(lock) => lock,
             Err(e) => return e,
         };
         last = next_image(&program).args(&args).stdin(stdin).exec();
+        if let Err(e) = signals::let_in() {
+            log::error!("signals are not heard any more: {e}");
+        }
         log::error!("the hand-over to {} failed: {last}", program.display());
     }
     last

@@ -11,7 +11,7 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR2};
 use signal_hook::low_level::{pipe, unregister};
 
-use crate::process::threads;
+use crate::process::{signals, threads};
 
 /// The signals of design §9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,9 @@ const ALL: [(i32, Signal); 5] = [
 pub enum Signals {
     /// All of design §9: it is a service.
     All,
-    /// All but INT, which the caller has a use for: `runner exec` cancels its job with it.
-    NotInterrupt,
+    /// Those that end it: `runner exec`, which cancels its job at INT itself. It is never another image and
+    /// has no configuration to read again, so HUP and USR2 are nothing to it.
+    Ending,
 }
 
 /// The thread, until this is dropped.
@@ -55,15 +56,18 @@ impl Listener {
         let mut hooks = Vec::new();
         let mut flags = Vec::new();
         for (number, signal) in ALL {
-            if which == Signals::NotInterrupt && signal == Signal::Int {
+            if which == Signals::Ending && signal == Signal::Int {
                 continue;
             }
             // In this order: the flag stands before the thread is woken.
             let flag = Arc::new(AtomicBool::new(false));
             hooks.push(signal_hook::flag::register(number, Arc::clone(&flag))?);
             hooks.push(pipe::register(number, waker.try_clone()?)?);
-            flags.push((flag, signal));
+            if which == Signals::All || !matches!(signal, Signal::Hup | Signal::Usr2) {
+                flags.push((flag, signal));
+            }
         }
+        signals::let_in()?;
         let thread = threads::named("signals", move || {
             let mut wakes = [0; 64];
             // The end comes when every hook is gone, with its end of the pair.

@@ -58,6 +58,14 @@ impl Supervisor {
             Signal::Hup => self.reload(),
             Signal::Usr2 if level == Level::Run => self.begin_hand_over(),
             Signal::Usr2 => log::info!("USR2: already ending"),
+            Signal::Quit if matches!(level, Level::Handing | Level::HandOver) => {
+                log::info!("QUIT: no hand-over; ending when {} jobs have ended", self.feeder.jobs());
+                self.stopping.hand_over = HandOver::No;
+                self.desk.stop.resume(Level::Drain);
+                self.stop(Level::Drain, now);
+                // Those that were let go of run to their end here.
+                self.take_up();
+            }
             Signal::Quit if level >= Level::Drain => log::info!("QUIT: already ending"),
             Signal::Quit => {
                 log::info!("QUIT: no new jobs; ending when {} have ended", self.feeder.jobs());
@@ -83,7 +91,7 @@ impl Supervisor {
         let lead = self.desk.timing.kill_lead;
         let kill_after = timeout.saturating_sub(lead).max(lead);
         self.stopping.leave_at = Some(BootTime::now().after(timeout));
-        let handing_over = self.desk.stop.level() == Level::HandOver;
+        let handing_over = matches!(self.desk.stop.level(), Level::Handing | Level::HandOver);
         self.stopping.hand_over = HandOver::No;
         self.stop(Level::Abort { by, kill_after }, now);
         if handing_over {
@@ -186,11 +194,15 @@ impl Supervisor {
         }
         match self.stopping.hand_over {
             HandOver::LettingGo(until) if self.left() == 0 || until <= now => {
+                // What this image was told it obeys: the next one does not hear of it.
+                if let Ok(signal) = self.signals.try_recv() {
+                    return self.signal(signal, now);
+                }
                 crate::diag::point("hand-over");
                 let e = handover::become_next(&self.lock);
                 log::error!("no hand-over, this runner goes on: {e}");
                 self.stopping = Stopping::default();
-                self.desk.stop.resume();
+                self.desk.stop.resume(Level::Run);
                 // Coordinators that have hung up stay so.
                 self.entries = super::Entries::default();
                 self.take_up();

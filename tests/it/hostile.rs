@@ -56,6 +56,116 @@ fn an_orphan_without_the_tag_dies_with_its_stuck_job_process() {
 }
 
 #[test]
+fn fewer_slots_while_idle_leave_as_many_workers() {
+    let fake = GitLab::start();
+    for (before, after) in [(2, 1), (6, 2)] {
+        let mut host = Host::new(&fake).global(&format!("concurrent = {before}"));
+        let runner = host.start();
+        runner.says(" started: ", SOON);
+        host.set_global(&format!("concurrent = {after}"));
+        host.write_config();
+        runner.signal(Signal::HUP);
+        runner.says("read again", SOON);
+        tick(Duration::from_millis(200));
+        assert_well(&fake);
+        // And more again.
+        host.set_global(&format!("concurrent = {before}"));
+        host.write_config();
+        runner.signal(Signal::HUP);
+        let ids: Vec<u64> = (0..before).map(|_| fake.queue(Payload::script(&[&until_file(&host, "go")]))).collect();
+        for id in &ids {
+            fake.wait(*id, "all of them run at once", SOON, |job| (job.state == State::Running).then_some(()));
+        }
+        fs::write(host.path("go"), "").unwrap();
+        ids.iter().for_each(|id| assert_eq!(fake.finished(*id, SOON).state, State::Success));
+        runner.finish();
+    }
+}
+
+#[test]
+fn a_term_or_quit_during_a_hand_over_is_obeyed() {
+    for (signal, wait) in [(Signal::TERM, 0), (Signal::TERM, 30), (Signal::QUIT, 0), (Signal::QUIT, 30)] {
+        let fake = GitLab::start();
+        let host = Host::new(&fake).timing("hand_over=4000");
+        let (mut runner, id) = with_job(&host, &fake);
+        // The renewal thread is in a request, so that the hand-over has something to wait for.
+        fake.fail("touch", ONCE, Fault::Late(Duration::from_millis(1500)));
+        let touches = fake.server.count("touch");
+        fake.server.request("touch", touches + 1, SOON);
+        runner.signal(Signal::USR2);
+        runner.says("handing over", SOON);
+        tick(Duration::from_millis(wait));
+        runner.signal(signal);
+        if signal == Signal::QUIT {
+            tick(Duration::from_millis(2500));
+            assert!(runner.is_alive(), "the job is waited for");
+            fs::write(host.path("go"), "").unwrap();
+        }
+        assert_eq!(runner.wait(SOON).code(), Some(0), "{signal:?} after {wait} ms");
+        let job = fake.job(id);
+        let want = if signal == Signal::TERM { Some("runner_interrupted") } else { None };
+        assert!(job.state.is_final() && job.failure_reason() == want, "{signal:?} after {wait} ms: {:?}", job.state);
+        assert!(host.left_over().is_empty() && host.jobs().is_empty());
+    }
+}
+
+#[test]
+fn hand_overs_without_pause_end_neither_manager_nor_job() {
+    let fake = GitLab::start();
+    let host = Host::new(&fake);
+    let (mut runner, id) = with_job(&host, &fake);
+    let from = Instant::now();
+    while from.elapsed() < Duration::from_secs(4) {
+        runner.signal(Signal::USR2);
+        runner.signal(Signal::HUP);
+        tick(Duration::from_millis(2));
+        assert!(runner.is_alive(), "{:?}", runner.wait(SOON));
+    }
+    eventually("the job is adopted", SOON, || runner.log().contains("from an earlier run").then_some(()));
+    fs::write(host.path("go"), "").unwrap();
+    assert_eq!(fake.finished(id, SOON).state, State::Success);
+    assert_well(&fake);
+    runner.finish();
+}
+
+#[test]
+fn exec_never_becomes_another_image() {
+    let host = Host::bare();
+    let job = host.path("job.json");
+    let script = [format!("echo x >> {}", host.path("ran").display()), until_file(&host, "go")];
+    fs::write(&job, json!({ "script": script }).to_string()).unwrap();
+    let path = job.display().to_string();
+    let mut child = host.command(&["exec", &path]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("it runs", SOON, || host.path("ran").exists().then_some(()));
+    for signal in [Signal::USR2, Signal::HUP] {
+        processes::signal(child.id(), signal);
+    }
+    tick(Duration::from_millis(1500));
+    fs::write(host.path("go"), "").unwrap();
+    let status = eventually("exec ends", SOON, || child.try_wait().unwrap());
+    assert_eq!((status.code(), fs::read_to_string(host.path("ran")).unwrap().as_str()), (Some(0), "x\n"));
+}
+
+#[test]
+fn no_token_is_ever_in_the_managers_log() {
+    let fake = GitLab::start();
+    let host = Host::new(&fake).global("log_level = \"trace\"");
+    let runner = host.start();
+    for fault in [Fault::Status(500), Fault::Html, Fault::Reset] {
+        fake.fail("trace", ONCE, fault);
+        assert_well(&fake);
+    }
+    let (log, jobs) = (runner.log(), fake.jobs());
+    let tokens = jobs.iter().map(|job| job.token.as_str()).chain([TOKEN]);
+    for token in tokens {
+        assert!(!token.is_empty() && !log.contains(token), "{token} is in the log:\n{log}");
+    }
+    assert!(log.contains("job taken"), "{log}");
+    assert!(!log.to_lowercase().contains("job-token"), "{log}");
+    runner.finish();
+}
+
+#[test]
 fn a_script_that_breaks_its_job_directory_costs_its_own_job_only() {
     let fake = GitLab::start();
     let host = Host::new(&fake).timing("orphan_gitlab=600000");

@@ -95,7 +95,9 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
 pub(crate) fn started_jobs(state: &Path) -> Vec<(u32, u64)> {
     let Ok(dirs) = fs::read_dir(state.join("jobs")) else { return Vec::new() };
     dirs.filter_map(|dir| {
-        let text = fs::read_to_string(dir.ok()?.path().join("started")).ok()?;
+        let file = dir.ok()?.path().join("started");
+        // A hostile script may have put a pipe or a device there.
+        let text = fs::metadata(&file).ok()?.is_file().then(|| fs::read_to_string(file))?.ok()?;
         let started: serde_json::Value = serde_json::from_str(&text).ok()?;
         Some((u32::try_from(started["pid"].as_u64()?).ok()?, started["start_time"].as_u64()?))
     })
