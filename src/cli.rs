@@ -3,6 +3,7 @@
 
 mod args;
 mod artifacts;
+mod cache;
 mod check;
 mod exec;
 mod run;
@@ -27,18 +28,14 @@ pub fn main() -> ExitCode {
     match rest.next().as_deref().and_then(OsStr::to_str) {
         Some("job") => return ExitCode::from(crate::job::main(Path::new(&rest.next().unwrap_or_default()))),
         Some("stage") => return ExitCode::from(crate::process::trampoline::main(rest)),
+        // What stages call: no configuration, no log of ours.
+        Some("artifacts-uploader") => return ExitCode::from(artifacts::uploader(rest)),
+        Some("artifacts-downloader") => return ExitCode::from(artifacts::downloader(rest)),
+        Some("cache-archiver") => return ExitCode::from(cache::archiver(rest)),
+        Some("cache-extractor") => return ExitCode::from(cache::extractor(rest)),
         _ => {}
     }
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // What stages call: no configuration, no log of ours.
-    match words.split_first() {
-        Some((command, rest)) if command == "artifacts-uploader" => return ExitCode::from(artifacts::uploader(rest)),
-        Some((command, rest)) if command == "artifacts-downloader" => {
-            return ExitCode::from(artifacts::downloader(rest));
-        }
-        _ => {}
-    }
-    ExitCode::from(match args::parse(words) {
+    ExitCode::from(match args::parse(std::env::args_os().skip(1).collect::<Vec<OsString>>()) {
         Ok(call) => dispatch(call),
         Err(wrong) => {
             say(&format!("runner: {wrong}\nTry `runner --help`."));

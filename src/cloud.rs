@@ -177,7 +177,7 @@ fn encode_path(object: &str) -> String {
     encode(object, b"/")
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

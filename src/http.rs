@@ -6,6 +6,7 @@
 //! that is, and can be cut from another thread while it is certain that nothing is lost.
 
 mod chain;
+pub mod date;
 mod exchange;
 pub mod pushback;
 mod tls;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use ureq::Agent;
 use ureq::config::AutoHeaderValue;
-use ureq::http::HeaderMap;
+use ureq::http::{HeaderMap, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::RustlsConnector;
 
@@ -277,6 +278,11 @@ impl Answer {
     /// A page for people: what a proxy or a login wall says in the server's place.
     pub fn is_html(&self) -> bool {
         self.is_of("text/html")
+    }
+
+    /// The usual words for its status.
+    pub fn reason(&self) -> &'static str {
+        StatusCode::from_u16(self.status).ok().and_then(|s| s.canonical_reason()).unwrap_or_default()
     }
 
     /// Parameters like a character set do not count.

@@ -6,6 +6,7 @@
 //! [`JobDir::inspect`], which tries the lock first and looks for the outcome after.
 
 mod files;
+mod keys;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,7 +20,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootTime, boot_id};
-use crate::cloud::CacheSettings;
 use crate::diag;
 use crate::model::{ForgeKind, Job, JobName, Outcome, VERSION, Why};
 
@@ -239,18 +239,8 @@ impl JobDir {
     }
 
     pub fn write_job(&self, job: &Job) -> io::Result<()> {
-        if job.settings.cache != CacheSettings::default() {
-            self.replace("cache.json", &to_json(&job.settings.cache)?)?;
-        }
+        self.write_cache(&job.settings.cache)?;
         self.replace("job.json", &to_json(job)?)
-    }
-
-    /// The keys of a distributed cache, which the job process takes away before a script could read them
-    /// (invariant 9). From then on only its memory has them.
-    pub fn take_cache(&self) -> CacheSettings {
-        let settings = self.read_json("cache.json").unwrap_or_default();
-        let _ = fs::remove_file(self.file("cache.json"));
-        settings
     }
 
     pub fn lease(&self) -> io::Result<LeaseRecord> {

@@ -19,12 +19,12 @@ use crate::transfer::artifacts::upload::{Upload, upload};
 use crate::transfer::say::{self, Level, Line};
 use crate::transfer::select::Wanted;
 
-pub(super) fn uploader(args: &[OsString]) -> u8 {
+pub(super) fn uploader(args: impl Iterator<Item = OsString>) -> u8 {
     platform();
     ended(Flags::read(args).and_then(|flags| upload(&flags.upload()?, &config::environment)))
 }
 
-pub(super) fn downloader(args: &[OsString]) -> u8 {
+pub(super) fn downloader(args: impl Iterator<Item = OsString>) -> u8 {
     platform();
     ended(Flags::read(args).and_then(|flags| download(&flags.download()?)))
 }
@@ -105,7 +105,7 @@ const SWITCHES: [(&str, &str); 5] = [
 ];
 
 impl Flags {
-    fn read(args: &[OsString]) -> Result<Flags, Line> {
+    fn read(args: impl Iterator<Item = OsString>) -> Result<Flags, Line> {
         let mut flags = Flags::default();
         let mut parser = lexopt::Parser::from_args(args);
         let wrong = |e: lexopt::Error| fatal(e.to_string());
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Flags, Line> {
-        Flags::read(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+        Flags::read(line.split_whitespace().map(OsString::from))
     }
 
     #[test]

@@ -41,6 +41,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::clock::Timing;
+use crate::cloud::Store;
 use crate::forge::{
     End, Format, Framing, Ladder, LogId, News, Next, Plan, Run, Script, Signal, Stage, StageId, Streams, Wipe,
 };
@@ -90,6 +91,7 @@ pub fn script(job: &Job) -> Result<Script, String> {
     masks.extend(logins.into_iter().map(|l| l.password).filter(|p| p.reveal().len() >= LEAST_SECRET));
     let wipe =
         Wipe { below: paths.builds.clone(), files: paths.leftovers().chain(vars.files().map(PathBuf::from)).collect() };
+    masks.extend(job.settings.cache.store.iter().flat_map(Store::secrets).cloned());
     let mut format = Format {
         framing: if flags.on(Flag::FF_TIMESTAMPS) { Framing::Timestamps } else { Framing::Bare },
         lines: false,

@@ -1,9 +1,10 @@
 //! What a server says when it has too much to do: which answers may be asked again, and when. Data only:
 //! whoever asked decides what a wait is (protocol §3.1).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use super::Answer;
+use super::date::http_date;
 
 /// Whether the same request may succeed later.
 pub fn is_retriable(status: u16) -> bool {
@@ -24,29 +25,10 @@ fn asked(reset: Option<&str>, retry: Option<&str>, now: SystemTime) -> Option<Du
     wait.filter(|w| !w.is_zero())
 }
 
-/// `Tue, 05 Jan 2021 11:00:00 GMT`.
-fn http_date(text: &str) -> Option<SystemTime> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let mut words = text.split_whitespace().skip(1);
-    let day: i64 = words.next()?.parse().ok().filter(|d| (1..=31).contains(d))?;
-    let name = words.next()?;
-    let month = MONTHS.iter().position(|m| *m == name)? as i64 + 1;
-    let year: i64 = words.next()?.parse().ok().filter(|y| (1970..=9999).contains(y))?;
-    let time: Vec<u64> = words.next()?.split(':').map(|p| p.parse().ok()).collect::<Option<_>>()?;
-    let [hour, minute, second] = time[..] else { return None };
-    matches!(words.next()?, "GMT" | "UTC" | "+0000").then_some(())?;
-    if hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    // Days since 1970 in the calendar that counts from March, so that the leap day is a year's last.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
-    let seconds = u64::try_from(days).ok()? * 86_400 + hour * 3600 + minute * 60 + second;
-    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,8 @@
 //! Variables in the names and paths that a job gives (build §3.2): as a shell reads a double-quoted word,
 //! from the environment. Commands are not run and numbers are not computed: such a text is refused.
 
+use super::say;
+
 /// The text with its references replaced; the error says what cannot be done.
 pub fn expand(text: &str, look: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
@@ -33,6 +35,14 @@ pub fn expand(text: &str, look: &dyn Fn(&str) -> Option<String>) -> Result<Strin
     }
     out.push_str(rest);
     Ok(out)
+}
+
+/// A path with the job's variables in their places; as it is, and said, when that cannot be.
+pub fn cleared(text: &str, look: &dyn Fn(&str) -> Option<String>) -> String {
+    expand(text, look).unwrap_or_else(|why| {
+        say::warn(format!("invalid path {text:?}: {why}"));
+        text.to_owned()
+    })
 }
 
 /// The letters of a name at the beginning; a digit is a whole name.

@@ -103,6 +103,11 @@ impl Body {
         self.echo(&format!("\x1b[0;33m{text}\x1b[0;m"));
     }
 
+    /// One without colour.
+    pub(super) fn line(&mut self, text: &str) {
+        self.echo(text);
+    }
+
     /// Remove files or directories, whatever their modes; symbolic links are not followed.
     pub(super) fn remove(&mut self, paths: &[&Path]) {
         for path in paths {

@@ -51,9 +51,6 @@ pub(super) fn left_out(payload: &Payload, server: &str) -> Vec<&'static str> {
     if !server.starts_with("http") && payload.artifacts.iter().any(|a| a.untracked || !a.paths.is_empty()) {
         said.push("a spool takes no artifacts: what the job makes stays on this host");
     }
-    if payload.cache.iter().any(|c| c.untracked || !c.paths.is_empty()) {
-        said.push("this version has no cache yet: nothing is restored or saved");
-    }
     said
 }
 

@@ -145,7 +145,7 @@ mod tests {
     fn the_helper_answers_for_its_user_and_its_server_only_and_keeps_nothing() {
         let dir = tempfile::Builder::new().prefix("it's \"odd\" \\").tempdir().unwrap();
         let dir = dir.path();
-        let paths = Paths { builds: dir.into(), project: PathBuf::new(), temp: dir.into() };
+        let paths = Paths { builds: dir.into(), project: PathBuf::new(), temp: dir.into(), cache: PathBuf::new() };
         let login =
             Login { origin: "http://h:81".into(), user: "gitlab-ci-token".into(), password: Secret::new("p'\"w") };
         let remote = Remote { url: String::new(), origin: None, logins: vec![login.clone()], rewrites: vec![] };

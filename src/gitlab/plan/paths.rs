@@ -11,6 +11,8 @@ use crate::model::Job;
 pub(super) struct Paths {
     pub(super) builds: PathBuf,
     pub(super) project: PathBuf,
+    /// Where the archives of this project's caches lie on this host.
+    pub(super) cache: PathBuf,
     /// Beside the project directory, and not removed between jobs.
     pub(super) temp: PathBuf,
 }
@@ -35,13 +37,16 @@ impl Paths {
         let slug = slug(&payload.git_info.repo_url).unwrap_or_else(|| format!("project-{}", project_id(job, payload)));
         let token =
             if settings.short_token.is_empty() { file_name(&settings.entry) } else { settings.short_token.clone() };
+        let caches = std::path::absolute(&settings.cache_dir).unwrap_or_else(|_| settings.cache_dir.clone());
+        let mut cache = caches.join(&slug).into_os_string();
         let mut project = builds.join(token).join(job.project_slot.to_string()).join(slug).into_os_string();
         if empty {
             project.push("-empty");
+            cache.push("-empty");
         }
         let mut temp = project.clone();
         temp.push(".tmp");
-        Paths { builds, project: project.into(), temp: temp.into() }
+        Paths { builds, project: project.into(), temp: temp.into(), cache: cache.into() }
     }
 
     /// A directory that the job itself chose (GIT_CLONE_PATH). The error says why it cannot be had.
@@ -51,7 +56,7 @@ impl Paths {
             Ok(inside) if !inside.to_string_lossy().starts_with("..") => {
                 let mut temp = project.clone().into_os_string();
                 temp.push(".tmp");
-                Ok(Paths { builds: self.builds.clone(), project, temp: temp.into() })
+                Ok(Paths { builds: self.builds.clone(), project, temp: temp.into(), cache: self.cache.clone() })
             }
             _ => Err(format!("the GIT_CLONE_PATH={place:?} has to be within {:?}", self.builds.display().to_string())),
         }
@@ -168,7 +173,12 @@ mod tests {
 
     #[test]
     fn a_chosen_directory_lies_below_the_builds() {
-        let paths = Paths { builds: "/b".into(), project: "/b/t/0/p".into(), temp: "/b/t/0/p.tmp".into() };
+        let paths = Paths {
+            builds: "/b".into(),
+            project: "/b/t/0/p".into(),
+            temp: "/b/t/0/p.tmp".into(),
+            cache: "/c/p".into(),
+        };
         for (place, want) in [
             ("/b/x", Some("/b/x")),
             ("/b/x/../y/./z/", Some("/b/y/z")),

@@ -1,6 +1,7 @@
 //! The plan driven by hand: what it prints and starts after which news. The scripts run in the shells of
 //! this host, so that what is expected is what a job's log shows.
 
+mod caches;
 mod refusals;
 mod scripts;
 
@@ -45,6 +46,7 @@ pub(super) fn job(dir: &Path, more: Value) -> Job {
             system_id: "s_1".to_owned(),
             executor: "shell".to_owned(),
             builds_dir: dir.join("builds"),
+            cache_dir: dir.join("cache"),
             output_limit: 1 << 20,
             cancel_timeout: Duration::from_secs(5),
             ..Settings::default()
@@ -465,7 +467,6 @@ CACHE_REQUEST_TIMEOUT: expected int got \"1h\", using default value: 10
 CI_DEBUG_SERVICES: usage is disabled on this Runner
 RESTORE_CACHE_ATTEMPTS: number of attempts out of the range [1, 10], clamping to: 10
 FF_USE_FASTZIP: could not parse feature flag, expected bool, got x
-WARNING: this version has no cache yet: nothing is restored or saved
 <start prepare_executor>
 ";
     assert!(ran.log.contains(want), "{}", ran.log);

@@ -10,7 +10,7 @@ use crate::clock::Timing;
 use crate::http::{Answer, Client, Failure, Method, Request, Stream, request_id};
 use crate::retry::Backoff;
 use crate::transfer::archive::{Effort, Format};
-use crate::transfer::expand::expand;
+use crate::transfer::expand::cleared;
 use crate::transfer::say::{self, Level, Line};
 use crate::transfer::select::{Wanted, select};
 
@@ -196,14 +196,6 @@ impl Sending<'_> {
         let line = Line::new(Level::Error, format!("{} error", self.job.prefix())).with("error", &*why);
         Try::Failed { line: self.job.to.fields(line, id, None), why, tries: TRIES }
     }
-}
-
-/// With the job's variables in their places; as it is when that cannot be.
-fn cleared(text: &String, look: &dyn Fn(&str) -> Option<String>) -> String {
-    expand(text, look).unwrap_or_else(|why| {
-        say::warn(format!("invalid path {text:?}: {why}"));
-        text.clone()
-    })
 }
 
 /// The last part of a name; GitLab needs one.
