@@ -15,6 +15,7 @@ mod chaos;
 mod commands;
 mod fakes;
 mod faults;
+mod git;
 mod hostile;
 mod job_process;
 mod jobs;

@@ -2,6 +2,7 @@
 //! process table, and what a job's log says. Nothing here knows a single test.
 
 pub(crate) mod binary;
+pub(crate) mod git;
 pub(crate) mod gitlab;
 pub(crate) mod http;
 pub(crate) mod payload;
