@@ -104,6 +104,8 @@ pub struct Entry {
     /// Of stages.
     pub umask: Option<u32>,
     pub limits: Limits,
+    /// Names of our environment that reach the jobs; `None`: all but the manager's own.
+    pub inherit_environment: Option<Vec<String>>,
     pub tls_ca_file: Option<PathBuf>,
     /// `.runner_system_id` beside the config file (protocol §6.8).
     pub system_id: String,
@@ -141,6 +143,7 @@ impl Entry {
             user: self.user.clone(),
             umask: self.umask,
             limits: self.limits.clone(),
+            inherit_environment: self.inherit_environment.clone(),
             notes: Vec::new(),
         }
     }

@@ -165,6 +165,8 @@ pub struct Settings {
     /// Of stages; 022 where the entry says nothing.
     pub umask: Option<u32>,
     pub limits: Limits,
+    /// Names of the runner's environment that reach its jobs; `None`: all but the manager's own.
+    pub inherit_environment: Option<Vec<String>>,
     /// Filled in by the job process: lines for the job's log about how its stages run.
     #[serde(skip)]
     pub notes: Vec<String>,

@@ -31,12 +31,19 @@ use rustix::process::{
 
 /// What no process of a job inherits: the manager's secrets, and what its supervisor meant for it alone
 /// (invariant 9).
-const OURS: [&str; 14] = [
+const OURS: [&str; 21] = [
     "CI_SERVER_TOKEN",
     "REGISTRATION_TOKEN",
     "RUNNER_TOKEN",
     "RUNNER_CFG_TOKEN",
     "RUNNER_CFG_PAT",
+    "CACHE_S3_ACCESS_KEY",
+    "CACHE_S3_SECRET_KEY",
+    "CACHE_S3_SESSION_TOKEN",
+    "CACHE_GCS_ACCESS_ID",
+    "CACHE_GCS_PRIVATE_KEY",
+    "CACHE_AZURE_ACCOUNT_NAME",
+    "CACHE_AZURE_ACCOUNT_KEY",
     "CREDENTIALS_DIRECTORY",
     "NOTIFY_SOCKET",
     "LISTEN_FDS",
@@ -58,6 +65,11 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     }
     command.stdin(Stdio::null());
     command
+}
+
+/// Whether a variable of the environment is meant for the manager alone.
+pub fn is_ours(name: &OsStr) -> bool {
+    OURS.iter().any(|ours| name == *ours)
 }
 
 /// Start `runner job DIR`: the running image itself, even when its file was replaced (kill point 21).

@@ -112,6 +112,10 @@ fn describe_entry(text: &mut String, entry: &Entry) {
         row("user", &quoted(&entry.user));
     }
     row("umask", &format!("\"{:03o}\"", entry.umask.unwrap_or(0o022)));
+    if let Some(names) = &entry.inherit_environment {
+        let names: Vec<String> = names.iter().map(|n| quoted(n)).collect();
+        row("inherit_environment", &format!("[{}]", names.join(", ")));
+    }
     let limits = &entry.limits;
     for (key, limit) in [
         ("memory", limits.memory),

@@ -1,15 +1,17 @@
 //! How the stages of one entry run: as whom, with which umask and limits. Found out once, before the first
 //! stage; what cannot be is the job's end, never less than was asked for. Starts nothing.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::model::{Limits, Settings};
 use crate::process::cgroup::Leaf;
+use crate::process::is_ours;
 use crate::process::trampoline::{Change, Ids};
 use crate::process::user::{User, is_root, may_work_in};
 
@@ -24,6 +26,10 @@ pub struct Manner {
     pub user: Option<User>,
     /// Where all stages of the job run.
     pub leaf: Option<Leaf>,
+    /// Names of the runner's environment, or their beginnings with a `*`; `None`: all.
+    inherit: Option<Vec<String>>,
+    /// Where the runner was started without one.
+    home: Option<PathBuf>,
     limits: Limits,
     /// Empty: the stage's program starts at once, without a trampoline.
     pub change: Change,
@@ -59,7 +65,8 @@ impl Manner {
             cgroup: leaf.as_ref().map(Leaf::door),
             stdout: None,
         };
-        Ok(Manner { user, leaf, limits, change })
+        let home = std::env::home_dir().filter(|_| std::env::vars_os().all(|(name, _)| name != "HOME"));
+        Ok(Manner { user, leaf, inherit: settings.inherit_environment.clone(), home, limits, change })
     }
 
     /// What limits the job, and how, for its log; nothing where nothing does.
@@ -92,6 +99,10 @@ impl Manner {
         } else {
             self.change.command(argv)
         };
+        if let Some(names) = &self.inherit {
+            command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_listed(name, names)));
+        }
+        command.envs(self.home.iter().map(|home| ("HOME", home)));
         if let Some(user) = &self.user {
             command.envs(user.environment());
             // What these lead to is the runner's own.
@@ -101,6 +112,15 @@ impl Manner {
         }
         command
     }
+}
+
+/// What no script can do without is, always; what is the manager's never is.
+fn is_listed(name: &OsStr, names: &[String]) -> bool {
+    let is = |pattern: &str| match pattern.strip_suffix('*') {
+        Some(beginning) => name.as_bytes().starts_with(beginning.as_bytes()),
+        None => name == pattern,
+    };
+    !is_ours(name) && (["HOME", "PATH"].into_iter().any(is) || names.iter().any(|n| is(n)))
 }
 
 /// Where a limit needs one, or the entry wants one.
@@ -146,4 +166,27 @@ fn room(dir: &Path, user: &User, state: &Path) -> io::Result<()> {
     user.look(LOOK, move || may_work_in(&inside))?.map_err(|e| {
         io::Error::new(e.kind(), format!("the user {} cannot work there: {e}; give it to that user", user.name))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_lists_what_its_jobs_inherit() {
+        let names = ["LANG", "LC_*", "CI_*", "NOTIFY_SOCKET"].map(str::to_owned);
+        for (name, want) in [
+            ("HOME", true),
+            ("PATH", true),
+            ("LANG", true),
+            ("LANGUAGE", false),
+            ("LC_ALL", true),
+            ("SECRET", false),
+            ("CI_SERVER_URL", true),
+            ("CI_SERVER_TOKEN", false),
+            ("NOTIFY_SOCKET", false),
+        ] {
+            assert_eq!(is_listed(OsStr::new(name), &names), want, "{name}");
+        }
+    }
 }

@@ -306,3 +306,25 @@ fn kp22_in_a_cgroup_also_roots_processes_are_ended() {
     assert_eq!(left, 0, "a job's cgroup goes with the job");
     runner.finish();
 }
+
+#[test]
+fn a_job_inherits_what_its_entry_lists_and_never_what_is_the_managers() {
+    let fake = GitLab::start();
+    let show =
+        "env | grep -o '^\\(KEPT\\|KEEP_THIS\\|LEFT_OUT\\|CI_SERVER_TOKEN\\|CREDENTIALS_DIRECTORY\\|HOME\\)=' | sort";
+    for (lines, want) in [
+        ("", "HOME=\nKEEP_THIS=\nKEPT=\nLEFT_OUT=\n"),
+        ("inherit_environment = [\"KEPT\", \"KEEP_*\", \"CI_SERVER_TOKEN\"]", "HOME=\nKEEP_THIS=\nKEPT=\n"),
+        ("inherit_environment = []\numask = \"077\"", "HOME=\n"),
+    ] {
+        let mut host = Host::bare().entry(&fake, TOKEN, lines);
+        for name in ["KEPT", "KEEP_THIS", "LEFT_OUT", "CI_SERVER_TOKEN", "CREDENTIALS_DIRECTORY"] {
+            host = host.env(name, "x");
+        }
+        let runner = host.start();
+        let id = fake.queue(Payload::script(&[show]));
+        let text = fake.finished(id, SOON).text();
+        assert!(text.contains(&format!("| sort\n{want}Cleaning")), "{lines}: {text}");
+        runner.finish();
+    }
+}
