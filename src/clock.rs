@@ -162,6 +162,8 @@ timing! {
     /// The same without FF_USE_EXPONENTIAL_BACKOFF_STAGE_RETRY.
     stage_retry_short = 1_000;
     stage_retry_short_max = 5_000;
+    /// Between two tries to prepare a custom executor (build §1.3).
+    prepare_retry = 3_000;
     /// How long KILL may take before a stage is given up.
     kill_wait = 10_000;
 }

@@ -2,6 +2,7 @@
 //! defaults and the words for what is wrong with them; opens no connection.
 
 mod cache;
+mod custom;
 mod entry;
 mod read;
 mod system_id;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cloud::CacheSettings;
 pub use crate::diag::logging::LogFormat;
-use crate::model::{ForgeKind, Limits, Secret, Settings, Shell, Sources, Uploads};
+use crate::model::{Custom, ForgeKind, Limits, Secret, Settings, Shell, Sources, Uploads};
 use crate::process::user::User;
 pub use read::log_level;
 
@@ -104,6 +105,8 @@ pub struct Entry {
     /// Of stages.
     pub umask: Option<u32>,
     pub limits: Limits,
+    /// With the executor `custom`.
+    pub custom: Option<Custom>,
     /// Names of our environment that reach the jobs; `None`: all but the manager's own.
     pub inherit_environment: Option<Vec<String>>,
     pub tls_ca_file: Option<PathBuf>,
@@ -143,6 +146,7 @@ impl Entry {
             user: self.user.clone(),
             umask: self.umask,
             limits: self.limits.clone(),
+            custom: self.custom.clone(),
             inherit_environment: self.inherit_environment.clone(),
             notes: Vec::new(),
         }

@@ -210,8 +210,38 @@ pub enum Run {
     Script(Vec<u8>),
     /// `env` is added to what a stage inherits.
     Program { argv: Vec<String>, env: Vec<(String, String)>, dir: PathBuf },
+    /// A call of the entry's own program (custom executor).
+    Driver(Box<Call>),
     /// End every process of the job (design §5.7); its lines are the stage's output.
     Sweep,
+}
+
+/// One call of a driver.
+#[derive(Debug, Default)]
+pub struct Call {
+    pub argv: Vec<String>,
+    /// Added to what a stage inherits.
+    pub env: Vec<(String, String)>,
+    /// The driver's own directory, in which it runs; made when it is not there.
+    pub dir: PathBuf,
+    /// The directory begins anew.
+    pub fresh: bool,
+    /// It may run after a hard stop too, as long as its stage's limit allows: it frees what the driver holds.
+    pub last: bool,
+    /// Put into the directory before.
+    pub files: Vec<Given>,
+    /// Files of the directory that are written to instead of the log.
+    pub stdout: Option<PathBuf>,
+    pub stderr: Option<PathBuf>,
+}
+
+/// A file that a driver is given.
+#[derive(Debug)]
+pub struct Given {
+    /// Within the driver's directory.
+    pub name: PathBuf,
+    pub content: Vec<u8>,
+    pub mode: u32,
 }
 
 /// How a stage's output is told apart in the log; masks and half lines are kept by stream.

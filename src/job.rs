@@ -239,13 +239,24 @@ impl Loop {
                 Some(ended(id, 0))
             }
             Run::Sweep => self.sweep(id, (log, from)),
-            _ if self.stopped.is_some() => Some(not_started(id, "the job is being stopped", Some(Halted::Stop))),
-            Run::Script(_) | Run::Program { .. } => {
+            _ if self.stopped.is_some() && !self.is_still_allowed(&stage) => {
+                Some(not_started(id, "the job is being stopped", Some(Halted::Stop)))
+            }
+            Run::Script(_) | Run::Program { .. } | Run::Driver(_) => {
                 self.crew.channel.say(&FromJob::Stage { name: stage.name.clone() });
                 self.stages.start(stage, &self.crew.pump)
             }
         };
         self.ready.extend(done.map(News::Ended));
+    }
+
+    /// After a hard stop: what frees a driver's things may run, and is waited for within its own limit.
+    fn is_still_allowed(&mut self, stage: &Stage) -> bool {
+        let is_last = matches!(&stage.run, Run::Driver(call) if call.last);
+        if let (true, Some((_, by)), Some(limit)) = (is_last, &mut self.stopped, stage.limit) {
+            *by = BootTime::now().after(limit + self.timing.kill_wait + self.timing.drain_ended).max(*by);
+        }
+        is_last
     }
 
     fn obey(&mut self, order: deadline::Order) {

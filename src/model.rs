@@ -165,11 +165,48 @@ pub struct Settings {
     /// Of stages; 022 where the entry says nothing.
     pub umask: Option<u32>,
     pub limits: Limits,
+    /// With the executor `custom`.
+    pub custom: Option<Custom>,
     /// Names of the runner's environment that reach its jobs; `None`: all but the manager's own.
     pub inherit_environment: Option<Vec<String>>,
     /// Filled in by the job process: lines for the job's log about how its stages run.
     #[serde(skip)]
     pub notes: Vec<String>,
+}
+
+/// `[runners.custom]`: the programs of a driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Custom {
+    pub config: Option<Program>,
+    pub prepare: Option<Program>,
+    pub run: Program,
+    pub cleanup: Option<Program>,
+    /// Between TERM and KILL, and after it.
+    #[serde(with = "seconds")]
+    pub graceful_kill_timeout: Duration,
+    #[serde(with = "seconds")]
+    pub force_kill_timeout: Duration,
+    /// Filled in by the job process: the directory that is the driver's while the job runs.
+    #[serde(skip)]
+    pub dir: PathBuf,
+    /// Said by the driver: builds of several runners lie in `builds_dir`.
+    #[serde(skip)]
+    pub shared: bool,
+    /// The driver has said where the job works; before that nobody knows.
+    #[serde(skip)]
+    pub is_placed: bool,
+}
+
+/// Run as it is, without a shell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Program {
+    pub exec: String,
+    pub args: Vec<String>,
+    /// `run` has none.
+    #[serde(with = "seconds")]
+    pub timeout: Duration,
 }
 
 /// What the stages of one job may take.

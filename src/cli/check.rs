@@ -116,6 +116,18 @@ fn describe_entry(text: &mut String, entry: &Entry) {
         let names: Vec<String> = names.iter().map(|n| quoted(n)).collect();
         row("inherit_environment", &format!("[{}]", names.join(", ")));
     }
+    if let Some(custom) = &entry.custom {
+        let programs = [("config", &custom.config), ("prepare", &custom.prepare), ("cleanup", &custom.cleanup)];
+        row("custom.run_exec", &quoted(&custom.run.exec));
+        for (name, program) in programs {
+            if let Some(program) = program {
+                row(&format!("custom.{name}_exec"), &quoted(&program.exec));
+                row(&format!("custom.{name}_exec_timeout"), &seconds(program.timeout));
+            }
+        }
+        row("custom.graceful_kill_timeout", &seconds(custom.graceful_kill_timeout));
+        row("custom.force_kill_timeout", &seconds(custom.force_kill_timeout));
+    }
     let limits = &entry.limits;
     for (key, limit) in [
         ("memory", limits.memory),

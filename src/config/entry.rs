@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::table::{Report, Table};
-use super::{Entry, ShowLogs, Surroundings, cache, values};
-use crate::model::{ForgeKind, Limits, Secret, Shell, Sources, Uploads};
+use super::{Entry, ShowLogs, Surroundings, cache, custom, values};
+use crate::model::{Custom, ForgeKind, Limits, Secret, Shell, Sources, Uploads};
 
 /// Keys of gitlab-runner that we do not act on.
 const KNOWN: [&str; 24] = [
@@ -82,7 +82,11 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
     let output_limit = Some(at_least(table, "output_limit", 0, OUTPUT_LIMIT_KIB)).filter(|n| *n > 0);
     let beside_file = |p: String| around.directory.join(file.parent().unwrap_or(Path::new(""))).join(p);
     // Not below the working directory, as the reference has it: all that we keep lies in one place.
+    let executor = executor(table, &mut disabled);
+    let custom = driver(table, &executor, &mut disabled);
     let place = |key: &str, default: &str| match table.string(key).filter(|s| !s.is_empty()) {
+        // Where a driver's scripts run is not known here.
+        dir if custom.is_some() => dir.unwrap_or_default().into(),
         Some(dir) => around.directory.join(dir),
         None => state_dir.join(default),
     };
@@ -91,7 +95,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         url,
         id: u64::try_from(table.number("id").unwrap_or(0)).unwrap_or(0),
         token: token(table, forge, around, &mut disabled),
-        executor: executor(table, &mut disabled),
+        executor,
         shell: shell(table, &mut disabled),
         builds_dir: place("builds_dir", "builds"),
         cache_dir: place("cache_dir", "cache"),
@@ -112,6 +116,7 @@ fn read(table: &Table<'_>, n: usize, state_dir: &Path, file: &Path, around: &Sur
         user,
         umask: umask(table),
         limits: limits(table),
+        custom,
         inherit_environment: table.strings("inherit_environment"),
         tls_ca_file: table.string("tls-ca-file").filter(|s| !s.is_empty()).map(beside_file),
         system_id: String::new(),
@@ -206,10 +211,29 @@ fn expanded(table: &Table<'_>, key: &str, around: &Surroundings<'_>) -> String {
 
 fn executor(table: &Table<'_>, disabled: &mut Option<String>) -> String {
     let executor = table.string("executor").filter(|s| !s.is_empty()).unwrap_or_else(|| "shell".to_owned());
-    if executor != "shell" {
-        disabled.get_or_insert_with(|| format!("the executor {executor:?} is not supported, only \"shell\" is"));
+    if executor != "shell" && executor != "custom" {
+        let why = format!("the executor {executor:?} is not supported, only \"shell\" and \"custom\" are");
+        disabled.get_or_insert(why);
     }
     executor
+}
+
+/// `[runners.custom]`, which other executors have no use for.
+fn driver(table: &Table<'_>, executor: &str, disabled: &mut Option<String>) -> Option<Custom> {
+    if executor != "custom" {
+        return None;
+    }
+    if table.string("user").is_some_and(|u| !u.is_empty()) {
+        let why = "its executor is \"custom\", so its driver decides whom scripts run as, and `user` has no effect";
+        disabled.get_or_insert_with(|| why.to_owned());
+    }
+    match custom::read(table) {
+        Ok(custom) => Some(custom),
+        Err(why) => {
+            disabled.get_or_insert(why);
+            None
+        }
+    }
 }
 
 fn shell(table: &Table<'_>, disabled: &mut Option<String>) -> Shell {
@@ -224,7 +248,8 @@ fn shell(table: &Table<'_>, disabled: &mut Option<String>) -> Shell {
 /// Its own word before that of `--user`.
 fn user(table: &Table<'_>, around: &Surroundings<'_>, disabled: &mut Option<String>) -> String {
     let named = table.string("user").filter(|s| !s.is_empty());
-    let name = named.or_else(|| around.user.clone()).unwrap_or_default();
+    let is_driven = table.string("executor").as_deref() == Some("custom");
+    let name = named.or_else(|| around.user.clone()).filter(|_| !is_driven).unwrap_or_default();
     if let Some(why) = (!name.is_empty()).then(|| (around.unfit)(&name)).flatten() {
         disabled.get_or_insert(why);
     }
@@ -395,6 +420,7 @@ mod tests {
             user: String::new(),
             umask: None,
             limits: Limits::default(),
+            custom: None,
             inherit_environment: None,
             tls_ca_file: None,
             system_id: String::new(),
@@ -459,7 +485,7 @@ mod tests {
         check_disabled(g, "it has no token");
         check_disabled(
             &format!("{g}\ntoken='t'\nexecutor='docker'"),
-            "the executor \"docker\" is not supported, only \"shell\" is",
+            "the executor \"docker\" is not supported, only \"shell\" and \"custom\" are",
         );
         check_disabled(
             &format!("{g}\ntoken='t'\nshell='pwsh'"),

@@ -87,7 +87,8 @@ impl Hands {
 fn limit(desk: &Desk, dir: &JobDir) -> Option<BootTime> {
     let job = dir.job().ok().filter(|j| !j.timeout.is_zero())?;
     let since = dir.started().map_or_else(|_| BootTime::now(), |s| s.at);
-    let slack = job.settings.cancel_timeout + desk.timing.cancel_least + desk.timing.sweep_limit;
+    let cleanup = job.settings.custom.and_then(|c| c.cleanup).map_or(Duration::ZERO, |program| program.timeout);
+    let slack = job.settings.cancel_timeout + desk.timing.cancel_least + desk.timing.sweep_limit + cleanup;
     Some(since.after(job.timeout + slack))
 }
 

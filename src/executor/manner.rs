@@ -63,7 +63,6 @@ impl Manner {
             cpu_time: limits.cpu_time,
             open_files: limits.open_files,
             cgroup: leaf.as_ref().map(Leaf::door),
-            stdout: None,
         };
         let home = std::env::home_dir().filter(|_| std::env::vars_os().all(|(name, _)| name != "HOME"));
         Ok(Manner { user, leaf, inherit: settings.inherit_environment.clone(), home, limits, change })

@@ -12,7 +12,9 @@ mod cleanup;
 mod compose;
 #[allow(dead_code, reason = "the slots for caches and artifacts use all of it once they are filled")]
 mod context;
+mod custom;
 mod demands;
+mod driver;
 mod durations;
 mod expand;
 mod flags;
@@ -50,6 +52,8 @@ use crate::model::{Job, Outcome, Settings, Why};
 
 use compose::{Body, Composer};
 use context::On;
+use custom::Preparing;
+use driver::Driver;
 use flags::{Flag, Flags};
 use paths::Paths;
 use quote::Quoting;
@@ -69,29 +73,14 @@ pub fn script(job: &Job) -> Result<Script, String> {
         true => inputs::interpolate(&mut payload),
         false => Ok(()),
     };
-    let mut paths = Paths::of(job, &payload, false);
-    let mut vars = Variables::of(job, &payload, &flags, &paths);
-    let strategy = strategy(&payload, &vars);
-    let mut misplaced = None;
-    match vars.get("GIT_CLONE_PATH").filter(|place| !place.is_empty()) {
-        None if strategy == Strategy::Empty => paths = Paths::of(job, &payload, true),
-        None => {}
-        Some(_) if !job.settings.sources.custom_build_dir => {
-            misplaced = Some("setting GIT_CLONE_PATH is not allowed, enable `custom_build_dir` feature".to_owned());
-        }
-        Some(place) => match paths.chosen(&place) {
-            Ok(chosen) => paths = chosen,
-            Err(text) => misplaced = Some(text),
-        },
-    }
-    vars = Variables::of(job, &payload, &flags, &paths);
-    let mut masks = vars.masks();
+    let settled = settle(job, &payload, &flags);
+    let mut masks = settled.vars.masks();
     // Also where no variable names it: a URL with a password, a job file's.
-    let logins = Remote::of(&payload, &job.settings, &vars, false).logins;
+    let logins = Remote::of(&payload, &job.settings, &settled.vars, false).logins;
     masks.extend(logins.into_iter().map(|l| l.password).filter(|p| p.reveal().len() >= LEAST_SECRET));
-    let wipe =
-        Wipe { below: paths.builds.clone(), files: paths.leftovers().chain(vars.files().map(PathBuf::from)).collect() };
     masks.extend(job.settings.cache.store.iter().flat_map(Store::secrets).cloned());
+    // A driver's files are elsewhere.
+    let wipe = if job.settings.custom.is_some() { Wipe::default() } else { settled.wipe() };
     let mut format = Format {
         framing: if flags.on(Flag::FF_TIMESTAMPS) { Framing::Timestamps } else { Framing::Bare },
         lines: false,
@@ -106,11 +95,49 @@ pub fn script(job: &Job) -> Result<Script, String> {
             Box::new(Refused::bare(text))
         }
         (None, Err(why)) => Box::new(Refused::unfit(format!("failed to interpolate job inputs: {why}"))),
-        (None, Ok(())) => {
-            Box::new(GitlabPlan { misplaced, ..GitlabPlan::new(job, payload, flags, paths, vars, strategy) })
-        }
+        (None, Ok(())) => Box::new(GitlabPlan::new(job, payload, flags, settled)),
     };
     Ok(Script { plan, tap: None, format, masks, wipe })
+}
+
+/// Where and how the job works; found out again when a driver has said where that is.
+struct Settled {
+    paths: Paths,
+    vars: Variables,
+    strategy: Strategy,
+    /// Why the job's directory cannot be as the job wants it.
+    misplaced: Option<String>,
+}
+
+impl Settled {
+    /// What must not outlive the job, whatever ends it.
+    fn wipe(&self) -> Wipe {
+        let files = self.paths.leftovers().chain(self.vars.files().map(PathBuf::from));
+        Wipe { below: self.paths.builds.clone(), files: files.collect() }
+    }
+}
+
+fn settle(job: &Job, payload: &Payload, flags: &Flags) -> Settled {
+    let mut paths = Paths::of(job, payload, false);
+    let mut vars = Variables::of(job, payload, flags, &paths);
+    let strategy = strategy(payload, &vars);
+    let mut misplaced = None;
+    if job.settings.custom.as_ref().is_some_and(|c| !c.is_placed) {
+        return Settled { paths, vars, strategy, misplaced };
+    }
+    match vars.get("GIT_CLONE_PATH").filter(|place| !place.is_empty()) {
+        None if strategy == Strategy::Empty => paths = Paths::of(job, payload, true),
+        None => {}
+        Some(_) if !job.settings.sources.custom_build_dir => {
+            misplaced = Some("setting GIT_CLONE_PATH is not allowed, enable `custom_build_dir` feature".to_owned());
+        }
+        Some(place) => match paths.chosen(&place) {
+            Ok(chosen) => paths = chosen,
+            Err(text) => misplaced = Some(text),
+        },
+    }
+    vars = Variables::of(job, payload, flags, &paths);
+    Settled { paths, vars, strategy, misplaced }
 }
 
 /// Bytes of log, where the entry says nothing.
@@ -162,6 +189,9 @@ struct GitlabPlan {
     request_id: String,
     /// Why the job's directory cannot be as the job wants it.
     misplaced: Option<String>,
+    /// With the executor `custom`.
+    driver: Option<Driver>,
+    preparing: Preparing,
     /// The whole job's time.
     timeout: Duration,
     ladder: Ladder,
@@ -276,7 +306,8 @@ impl Plan for GitlabPlan {
 }
 
 impl GitlabPlan {
-    fn new(job: &Job, payload: Payload, flags: Flags, paths: Paths, vars: Variables, strategy: Strategy) -> GitlabPlan {
+    fn new(job: &Job, payload: Payload, flags: Flags, settled: Settled) -> GitlabPlan {
+        let Settled { paths, vars, strategy, misplaced } = settled;
         let settings = &job.settings;
         let timing = Timing::load();
         let wishes = Wishes::read(
@@ -309,7 +340,9 @@ impl GitlabPlan {
         GitlabPlan {
             settings: settings.clone(),
             request_id: job.server.request_id.clone(),
-            misplaced: None,
+            misplaced,
+            driver: Driver::of(job),
+            preparing: Preparing::default(),
             timeout: job.timeout,
             ladder: Ladder(vec![(Signal::Term, settings.cancel_timeout), (Signal::Kill, timing.kill_wait)]),
             tries: Tries::new(&timing, flags.on(Flag::FF_USE_EXPONENTIAL_BACKOFF_STAGE_RETRY)),
@@ -374,6 +407,9 @@ impl GitlabPlan {
     }
 
     fn start(&mut self, section: &str, place: Place, body: Body, limit: Option<Duration>) {
+        if self.driver.is_some() {
+            return self.start_by_driver(section, place, body, limit);
+        }
         let mut stage = self.stage(section, Run::Script(body.finish()), Streams::One);
         stage.limit = limit;
         self.running = Some(Running { id: stage.id, section: section.to_owned(), place });

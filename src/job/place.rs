@@ -57,6 +57,9 @@ pub(super) fn prepare(dir: &JobDir, handed: Handed) -> Result<(Place, Script), (
     let name = tag.split_once('=').map_or(tag.as_str(), |(_, value)| value);
     let manner = Manner::of(&job.settings, state, name).map_err(|text| (Why::System, text))?;
     job.settings.notes = manner.notes();
+    if let Some(custom) = &mut job.settings.custom {
+        custom.dir = dir.file("custom-executor");
+    }
     if let Some(leaf) = &manner.leaf {
         // Before anything is in it: who finds this process dead ends what is.
         dir.write_started(&Started { cgroup: Some(leaf.path().to_owned()), ..started }).map_err(system)?;

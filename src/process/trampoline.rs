@@ -3,10 +3,8 @@
 //! umask, groups, ids. Then it becomes the program. It reads no file and knows no job.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -36,8 +34,6 @@ pub struct Change {
     pub open_files: Option<u64>,
     /// The file that a process writes to in order to be in a cgroup.
     pub cgroup: Option<PathBuf>,
-    /// A file that takes the place of stdout.
-    pub stdout: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,12 +73,10 @@ impl Change {
             ("open_files", self.open_files),
         ];
         words.extend(numbers.into_iter().filter_map(|(key, n)| Some(format!("{key}={}", n?).into())));
-        for (key, path) in [("cgroup=", &self.cgroup), ("stdout=", &self.stdout)] {
-            if let Some(path) = path {
-                let mut word = OsString::from(key);
-                word.push(path);
-                words.push(word);
-            }
+        if let Some(path) = &self.cgroup {
+            let mut word = OsString::from("cgroup=");
+            word.push(path);
+            words.push(word);
         }
         words
     }
@@ -110,7 +104,6 @@ impl Change {
                 b"cpu_time" => change.cpu_time = Some(number()?),
                 b"open_files" => change.open_files = Some(number()?),
                 b"cgroup" => change.cgroup = path(),
-                b"stdout" => change.stdout = path(),
                 _ => return None,
             }
         }
@@ -123,11 +116,6 @@ impl Change {
         if let Some(path) = &self.cgroup {
             // 0 is who writes it.
             std::fs::write(path, "0").map_err(|e| said(&path.display().to_string(), e))?;
-        }
-        if let Some(path) = &self.stdout {
-            let file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path);
-            let file = file.map_err(|e| said(&path.display().to_string(), e))?;
-            rustix::stdio::dup2_stdout(&file).map_err(|e| said("stdout", e.into()))?;
         }
         for (what, resource, most) in [
             ("memory", Resource::Data, self.memory),
@@ -211,8 +199,7 @@ mod tests {
             processes: Some(7),
             cpu_time: Some(60),
             open_files: Some(1024),
-            cgroup: Some("/sys/fs/cgroup/a b/cgroup.procs".into()),
-            stdout: Some(OsString::from_vec(b"/x/\xff".to_vec()).into()),
+            cgroup: Some(OsString::from_vec(b"/sys/fs/cgroup/a b/\xff".to_vec()).into()),
         };
         let alone = Change { ids: Some(Ids { uid: 1, gid: 2, groups: vec![] }), ..Change::default() };
         for change in [whole, alone, Change::default()] {

@@ -13,6 +13,7 @@ mod cache;
 mod cancel;
 mod chaos;
 mod commands;
+mod custom;
 mod fakes;
 mod faults;
 mod git;

@@ -33,6 +33,7 @@ fn entry(url: String) -> Entry {
         user: String::new(),
         umask: None,
         limits: Default::default(),
+        custom: None,
         inherit_environment: None,
         tls_ca_file: None,
         system_id: "s_0123456789ab".to_owned(),

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use super::compose::Body;
 use super::flags::Flag;
 use super::git;
-use super::paths::exists;
 use super::say;
 use super::wishes::{Strategy, Submodules};
 use super::{GitlabPlan, Place};
@@ -16,13 +15,14 @@ impl GitlabPlan {
         self.at = Place::Finish;
         self.open("cleanup_file_variables", "Cleaning up project directory and file based variables");
         let files = self.paths.leftovers().chain(self.vars.files().map(PathBuf::from));
-        let mut left: Vec<PathBuf> = files.filter(|p| exists(p)).collect();
+        let mut left: Vec<PathBuf> = files.filter(|p| self.may_be_there(p)).collect();
         let by_git = matches!(self.strategy, Strategy::Clone | Strategy::Fetch);
         let cleans = self.flags.on(Flag::FF_ENABLE_JOB_CLEANUP);
         if cleans && matches!(self.strategy, Strategy::Clone | Strategy::Empty) {
-            left.extend(Some(self.paths.project.clone()).filter(|p| exists(p)));
+            left.extend(Some(self.paths.project.clone()).filter(|p| self.may_be_there(p)));
         }
-        if cleans && self.strategy == Strategy::None {
+        let skips = cleans && self.strategy == Strategy::None;
+        if skips && self.driver.is_none() {
             self.notice(say::info("Skipping build directory cleanup step"));
         }
         let untidy = by_git || self.has_locks();
@@ -30,6 +30,9 @@ impl GitlabPlan {
             return self.close("cleanup_file_variables");
         }
         let mut body = self.composer.body();
+        if skips && self.driver.is_some() {
+            body.notice("Skipping build directory cleanup step");
+        }
         body.remove(&left.iter().map(PathBuf::as_path).collect::<Vec<_>>());
         if by_git {
             git::forget_login(&mut body, &self.remote());
@@ -50,7 +53,7 @@ impl GitlabPlan {
     fn has_locks(&self) -> bool {
         let names = ["index.lock", "shallow.lock", "HEAD.lock", "config.lock", "hooks/post-checkout"];
         let git_dir = self.paths.git_dir();
-        exists(&git_dir) && names.iter().any(|name| exists(&git_dir.join(name)))
+        self.may_be_there(&git_dir) && names.iter().any(|name| self.may_be_there(&git_dir.join(name)))
     }
 }
 

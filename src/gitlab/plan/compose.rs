@@ -93,6 +93,13 @@ impl Body {
         self.run(text);
     }
 
+    /// Where the script runs, as its own place says.
+    pub(super) fn running_on(&mut self, via: &str) {
+        self.raw("printf 'Running on %s%s...\\n' \"$(hostname)\" ");
+        let via = if via.is_empty() { String::new() } else { format!(" via {via}") };
+        self.word(via.as_bytes()).raw("\n");
+    }
+
     /// A green line of the stage's own.
     pub(super) fn notice(&mut self, text: &str) {
         self.echo(&format!("\x1b[32;1m{text}\x1b[0;m"));

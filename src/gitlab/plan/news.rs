@@ -11,6 +11,9 @@ impl GitlabPlan {
     /// Stages that only print may be told of or not; the plan waits for none of them.
     pub(super) fn ended(&mut self, done: &Done, now: Instant) {
         let Some(running) = self.running.take_if(|r| r.id == done.id) else { return };
+        if self.driver.is_some() && matches!(running.place, Place::PrepareExecutor | Place::Finish) {
+            return self.driver_ended(running.place, done, now);
+        }
         self.close(&running.section);
         if let Some(why) = self.hard {
             self.cut_short(&running, why);
@@ -25,11 +28,11 @@ impl GitlabPlan {
             }
             // Half a try: the other half follows.
             Place::ClearWorktree if done.end == End::Exited(0) => {}
-            Place::ClearWorktree | Place::GetSources => self.tried(Place::GetSources, Failure::of(&done.end), now),
-            place @ (Place::RestoreCache | Place::DownloadArtifacts) => self.tried(place, Failure::of(&done.end), now),
+            Place::ClearWorktree | Place::GetSources => self.tried(Place::GetSources, self.verdict(done), now),
+            place @ (Place::RestoreCache | Place::DownloadArtifacts) => self.tried(place, self.verdict(done), now),
             Place::Step(_) => self.step_ended(&running.section, done),
             Place::AfterScript => self.after_script_ended(done),
-            Place::ArchiveCache | Place::UploadArtifacts => self.kept(Failure::of(&done.end)),
+            Place::ArchiveCache | Place::UploadArtifacts => self.kept(self.verdict(done)),
             // What cleanup leaves behind, the next job's prepare_script removes.
             _ => {}
         }
@@ -42,7 +45,7 @@ impl GitlabPlan {
         } else if done.halted == Some(Halted::Limit) {
             self.voice(say::cut_short(section));
             self.script_timed_out();
-        } else if let Some(f) = Failure::of(&done.end) {
+        } else if let Some(f) = self.verdict(done) {
             self.failure = Some(f);
             self.at = Place::AfterScript;
         }
@@ -57,7 +60,7 @@ impl GitlabPlan {
         if done.halted == Some(Halted::Limit) {
             self.voice(say::cut_short("after_script"));
         }
-        let Some(f) = Failure::of(&done.end) else { return };
+        let Some(f) = self.verdict(done) else { return };
         if self.wishes.after_script_ignore_errors {
             self.voice(say::warning(&format!("after_script failed, but job will continue unaffected: {}", f.text)));
         } else {

@@ -32,14 +32,31 @@ impl Paths {
     /// `empty`: the job wants a directory of its own that is empty (GIT_STRATEGY).
     pub(super) fn of(job: &Job, payload: &Payload, empty: bool) -> Paths {
         let settings = &job.settings;
+        if settings.custom.as_ref().is_some_and(|c| !c.is_placed) {
+            return Paths {
+                builds: PathBuf::new(),
+                project: PathBuf::new(),
+                cache: PathBuf::new(),
+                temp: ".tmp".into(),
+            };
+        }
         // The job process keeps the manager's working directory, and stages may have another.
-        let builds = std::path::absolute(&settings.builds_dir).unwrap_or_else(|_| settings.builds_dir.clone());
+        let builds = match settings.custom {
+            Some(_) => settings.builds_dir.clone(),
+            None => std::path::absolute(&settings.builds_dir).unwrap_or_else(|_| settings.builds_dir.clone()),
+        };
         let slug = slug(&payload.git_info.repo_url).unwrap_or_else(|| format!("project-{}", project_id(job, payload)));
         let token =
             if settings.short_token.is_empty() { file_name(&settings.entry) } else { settings.short_token.clone() };
-        let caches = std::path::absolute(&settings.cache_dir).unwrap_or_else(|_| settings.cache_dir.clone());
+        let caches = match settings.custom {
+            Some(_) => settings.cache_dir.clone(),
+            None => std::path::absolute(&settings.cache_dir).unwrap_or_else(|_| settings.cache_dir.clone()),
+        };
         let mut cache = caches.join(&slug).into_os_string();
-        let mut project = builds.join(token).join(job.project_slot.to_string()).join(slug).into_os_string();
+        // A driver has a place for each job, unless it says otherwise.
+        let shared = settings.custom.as_ref().is_none_or(|c| c.shared);
+        let place = if shared { builds.join(token).join(job.project_slot.to_string()) } else { builds.clone() };
+        let mut project = place.join(slug).into_os_string();
         if empty {
             project.push("-empty");
             cache.push("-empty");

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crate::model::Why;
 
-use super::paths::exists;
 use super::remote::Remote;
 use super::wishes::Strategy;
 use super::{Failure, GitlabPlan, Place, durations, git, say};
@@ -33,14 +32,19 @@ impl GitlabPlan {
 
     fn get_nothing(&mut self, limit: Option<Duration>) {
         self.open("get_sources", "Getting source from Git repository");
-        self.notice(say::info(match self.strategy {
+        let mut body = self.composer.body();
+        let first = match self.strategy {
             Strategy::Empty => "Skipping Git repository setup and creating an empty build directory",
             _ => "Skipping Git repository setup",
-        }));
-        self.notice(say::info("Skipping Git checkout"));
-        self.notice(say::info("Skipping Git submodules setup"));
-        let mut body = self.composer.body();
-        let is_full = self.strategy == Strategy::Empty && exists(&self.paths.project);
+        };
+        for line in [first, "Skipping Git checkout", "Skipping Git submodules setup"] {
+            match &self.driver {
+                // Each stage is a call of the driver, also one that only says something.
+                Some(_) => body.notice(line),
+                None => self.notice(say::info(line)),
+            }
+        }
+        let is_full = self.strategy == Strategy::Empty && self.may_be_there(&self.paths.project);
         if is_full {
             body.remove(&[&self.paths.project]);
         }
@@ -48,7 +52,7 @@ impl GitlabPlan {
             body.make_directories(&[&self.paths.temp]);
             git::seed(&mut body, &self.context(), &self.remote());
         }
-        match is_full || self.composer.git_seed {
+        match is_full || self.composer.git_seed || self.driver.is_some() {
             true => self.start("get_sources", Place::GetSources, body, limit),
             false => self.close("get_sources"),
         }

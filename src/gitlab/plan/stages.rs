@@ -9,7 +9,6 @@ use crate::gitlab::wire::PolicyOptions;
 use crate::model::{Outcome, Why};
 
 use super::compose::Body;
-use super::paths::exists;
 use super::timeouts::Timeouts;
 use super::{Failure, GitlabPlan, Place, demands, durations, say, variables};
 
@@ -25,6 +24,7 @@ impl GitlabPlan {
         let at = self.at;
         match at {
             Place::Header => self.header(),
+            Place::PrepareExecutor if self.driver.is_some() => self.prepare_driver(now),
             Place::PrepareExecutor => self.prepare_executor(),
             Place::PrepareScript => self.prepare_script(),
             Place::ClearWorktree => self.clear_worktree(now),
@@ -87,12 +87,15 @@ impl GitlabPlan {
     fn prepare_script(&mut self) {
         self.at = Place::GetSources;
         self.open("prepare_script", "Preparing environment");
-        self.notice(format!("Running on {}...\n", host_name()).into_bytes());
-        let left: Vec<PathBuf> = self.paths.leftovers().filter(|p| exists(p)).collect();
+        let mut body = self.composer.body();
+        match &self.driver {
+            Some(driver) => body.running_on(&driver.hostname),
+            None => self.notice(format!("Running on {}...\n", host_name()).into_bytes()),
+        }
+        let left: Vec<PathBuf> = self.paths.leftovers().filter(|p| self.may_be_there(p)).collect();
         if left.is_empty() {
             self.close("prepare_script");
         } else {
-            let mut body = self.composer.body();
             body.remove(&left.iter().map(PathBuf::as_path).collect::<Vec<_>>());
             let limit = self.own_limit(self.settings.sources.prepare_timeout);
             self.start("prepare_script", Place::PrepareScript, body, limit);
@@ -100,7 +103,7 @@ impl GitlabPlan {
     }
 
     pub(super) fn prepared(&mut self, done: &Done) {
-        let Some(mut failure) = Failure::of(&done.end) else { return };
+        let Some(mut failure) = self.verdict(done) else { return };
         self.at = Place::Finish;
         if done.halted == Some(Halted::Limit) {
             let limit = durations::show(self.settings.sources.prepare_timeout);
@@ -183,6 +186,9 @@ impl GitlabPlan {
     }
 
     fn finish(&mut self) {
+        if self.free_driver() {
+            return;
+        }
         self.at = Place::Over;
         let failure = match (self.canceled, self.hard) {
             (true, _) => Some(Failure::new(Why::Canceled, "canceled")),

@@ -36,6 +36,11 @@ impl Tries {
         Some(self.failed)
     }
 
+    /// Whatever is counted: nothing before then.
+    pub(super) fn rest(&mut self, until: Instant) {
+        self.until = Some(until);
+    }
+
     /// The stage went well, or is given up.
     pub(super) fn reset(&mut self) {
         (self.failed, self.until) = (0, None);

@@ -50,7 +50,10 @@ pub fn user_agent() -> String {
 /// What we are (protocol §1.5.2). The server keeps the features and cancels gracefully only who has
 /// said that it can.
 pub fn info(entry: &Entry) -> Value {
-    let features: Map<String, Value> = FEATURES.iter().map(|&(k, v)| (k.to_owned(), v.into())).collect();
+    let is_custom = entry.executor == "custom";
+    // A driver is told of the services and their variables, and may start them.
+    let has = |name: &str, everywhere: bool| everywhere || is_custom && name == "service_variables";
+    let features: Map<String, Value> = FEATURES.iter().map(|&(k, v)| (k.to_owned(), has(k, v).into())).collect();
     json!({
         "name": "runner",
         "version": env!("CARGO_PKG_VERSION"),
