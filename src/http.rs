@@ -10,6 +10,7 @@ pub mod date;
 mod exchange;
 pub mod pushback;
 mod tls;
+mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,8 +29,9 @@ use ureq::unversioned::transport::RustlsConnector;
 
 use crate::clock::Timing;
 
-use chain::{Dial, Early, Names, Purpose, Resolve, Watch};
+use chain::{Dial, Names, Purpose, Resolve, Watch};
 use exchange::{Long, Redirects, exchange};
+use wire::Early;
 
 /// A server's headers in full; also what a connection keeps for reading.
 const READ_BUFFER: usize = 32 << 10;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ use ureq::unversioned::transport::{
     Buffers, ConnectProxyConnector, ConnectionDetails, Connector, NextTimeout, RustlsConnector, TcpConnector, Transport,
 };
 use ureq::{Error, Timeout};
+
+use super::wire::{Early, Hearing, Wire};
 
 /// Answers of the resolver are used again for so long: it is asked before every request, also where a
 /// connection stands already.
@@ -204,6 +206,27 @@ impl Dial {
         let secured = self.tls.connect(details, joined)?;
         Ok(secured.map(|t| Box::new(t) as Box<dyn Transport>))
     }
+
+    fn dial_for_upload(
+        &self,
+        details: &ConnectionDetails,
+        early: &Arc<Early>,
+    ) -> Result<Option<Box<dyn Transport>>, Error> {
+        let joined = match Connector::<()>::connect(&self.proxy, details, None)? {
+            Some(proxied) => (Box::new(proxied) as Box<dyn Transport>, None),
+            None => {
+                let wire = Wire::connect(details, early).inspect_err(|_| self.names.forget(details.uri))?;
+                let stream = wire.stream();
+                (Box::new(wire) as Box<dyn Transport>, Some(stream))
+            }
+        };
+        let secured = self.tls.connect(details, Some(joined.0))?;
+        Ok(secured.map(|inner| {
+            let inner = Box::new(inner) as Box<dyn Transport>;
+            let (stream, early) = (joined.1, early.clone());
+            Box::new(Hearing { inner, stream, early, begun: false, kept: false }) as Box<dyn Transport>
+        }))
+    }
 }
 
 impl Connector<()> for Dial {
@@ -213,12 +236,7 @@ impl Connector<()> for Dial {
         let watch = match &self.purpose {
             Purpose::Poll(watch) => watch,
             Purpose::Calls => return self.dial(details).inspect_err(|_| self.names.forget(details.uri)),
-            Purpose::Upload(early) => {
-                let inner = self.dial(details).inspect_err(|_| self.names.forget(details.uri))?;
-                return Ok(inner.map(|inner| {
-                    Box::new(Hearing { inner, early: early.clone(), unheard: 0, sent: 0 }) as Box<dyn Transport>
-                }));
-            }
+            Purpose::Upload(early) => return self.dial_for_upload(details, early),
         };
         watch.nested.fetch_add(1, Ordering::Relaxed);
         let dialed = self.dial(details).inspect_err(|_| self.names.forget(details.uri));
@@ -274,78 +292,6 @@ impl Transport for Watched {
     fn is_tls(&self) -> bool {
         self.inner.is_tls()
     }
-}
-
-// ---- Long bodies -------------------------------------------------------------------------------
-
-/// Whether the server has answered before it had all of a body, or takes no more of it.
-#[derive(Debug, Default)]
-pub(super) struct Early(AtomicBool);
-
-impl Early {
-    pub(super) fn is_answered(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A connection that listens while it sends: a server that refuses a body says so at its beginning, and
-/// then reads on for a while, or closes. What is sent after its answer goes nowhere, so that the answer
-/// is read, and not the broken pipe.
-#[derive(Debug)]
-struct Hearing {
-    inner: Box<dyn Transport>,
-    early: Arc<Early>,
-    /// Sent since the last look.
-    unheard: usize,
-    sent: u64,
-}
-
-/// A look costs a millisecond when there is nothing to be heard.
-const LOOK_AFTER: usize = 4 << 20;
-const LOOK: Duration = Duration::from_millis(1);
-
-impl Transport for Hearing {
-    fn buffers(&mut self) -> &mut dyn Buffers {
-        self.inner.buffers()
-    }
-
-    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
-        if self.early.is_answered() {
-            return Ok(());
-        }
-        match self.inner.transmit_output(amount, timeout) {
-            Ok(()) => {}
-            // Only behind something that was sent can there be an answer.
-            Err(Error::Io(e)) if self.sent > 0 && is_closed(&e) => self.early.0.store(true, Ordering::Relaxed),
-            Err(e) => return Err(e),
-        }
-        (self.unheard, self.sent) = (self.unheard + amount, self.sent + amount as u64);
-        if self.unheard >= LOOK_AFTER {
-            self.unheard = 0;
-            let short = NextTimeout { after: LOOK.into(), reason: Timeout::SendBody, ..timeout };
-            if !matches!(self.inner.await_input(short), Err(Error::Timeout(_))) {
-                self.early.0.store(true, Ordering::Relaxed);
-            }
-        }
-        Ok(())
-    }
-
-    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
-        self.inner.await_input(timeout)
-    }
-
-    /// Half a body stands between this answer and the next.
-    fn is_open(&mut self) -> bool {
-        !self.early.is_answered() && self.inner.is_open()
-    }
-
-    fn is_tls(&self) -> bool {
-        self.inner.is_tls()
-    }
-}
-
-fn is_closed(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted)
 }
 
 // ---- Names -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ use ureq::http::uri::{PathAndQuery, Scheme};
 use ureq::http::{self, HeaderMap, Uri, header};
 use ureq::{Agent, SendBody};
 
-use super::chain::Early;
+use super::wire::Early;
 use super::{Answer, Failure, Method, Request, Stream, for_people};
 
 /// No answer that we keep in memory is larger: a job is a few hundred kilobytes at most.
@@ -106,8 +106,8 @@ impl Read for Cutting<'_> {
             self.left = self.left.map(|left| left.saturating_sub(n as u64));
             return Ok(n);
         }
+        // Whatever it holds: the connection sends nothing of it.
         let n = usize::try_from(self.left.unwrap_or(0)).unwrap_or(usize::MAX).min(into.len());
-        into[..n].fill(0);
         self.left = self.left.map(|left| left - n as u64);
         Ok(n)
     }

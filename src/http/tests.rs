@@ -84,6 +84,46 @@ fn redirects_keep_the_body_for_307_alone_and_the_token_for_the_same_host() {
     }
 }
 
+/// Reads the head of one request and says something, before any of the body; then closes, or lingers
+/// without reading.
+fn hasty(say: &'static [u8], lingers: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::Builder::new()
+        .spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            stream.write_all(say).unwrap();
+            // The test's end closes it.
+            if lingers {
+                std::mem::forget(stream);
+            }
+        })
+        .unwrap();
+    url
+}
+
+#[test]
+fn an_answer_before_the_bodys_end_is_heard() {
+    let refused = b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\n\r\nhuge";
+    for lingers in [false, true] {
+        for length in [None, Some(1 << 36)] {
+            let url = hasty(refused, lingers);
+            let request = post(&url, &[]);
+            let mut make = || Ok(Box::new(io::repeat(b'x')) as Box<dyn Read>);
+            let client = Web::new(&timing()).client(&url, None);
+            let mut body = Stream { length, make: &mut make };
+            let got = client.send_stream(&request, &mut body).unwrap_or_else(|e| panic!("{lingers} {length:?}: {e}"));
+            assert_eq!((got.status, &got.body[..]), (413, &b"huge"[..]), "{lingers} {length:?}");
+        }
+    }
+}
+
 #[test]
 fn a_location_is_joined_to_where_it_was_said() {
     let base: Uri = "https://h:8/a/b?q".parse().unwrap();

@@ -9,6 +9,7 @@
 #![allow(dead_code, reason = "the support is whole: a subject may use only a part of it")]
 
 mod adopt;
+mod artifacts;
 mod cache;
 mod cancel;
 mod chaos;

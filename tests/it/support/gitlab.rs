@@ -4,6 +4,7 @@
 
 mod checks;
 mod endpoints;
+mod form;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -18,6 +19,7 @@ use super::payload::Payload;
 use super::text;
 
 pub(crate) use checks::crc32;
+pub(crate) use form::Artifact;
 
 /// The token of the entry that tests have unless they say otherwise.
 pub(crate) const TOKEN: &str = "glrt-t1_testTestTest";
@@ -126,6 +128,7 @@ pub(crate) struct Job {
     pub(crate) updates: Vec<(Instant, Value)>,
     /// Chunks that were stored: when, from where, how many bytes.
     pub(crate) chunks: Vec<(Instant, usize, usize)>,
+    pub(crate) artifacts: Vec<Artifact>,
     /// The final update that was accepted.
     pub(crate) last: Option<Value>,
     pub(crate) ended: Option<Instant>,
@@ -259,6 +262,7 @@ impl GitLab {
             deliveries: Vec::new(),
             updates: Vec::new(),
             chunks: Vec::new(),
+            artifacts: Vec::new(),
             last: None,
             ended: None,
             accepted: 0,
@@ -283,6 +287,12 @@ impl GitLab {
 
     pub(crate) fn jobs(&self) -> Vec<Job> {
         self.inner.world().jobs.values().cloned().collect()
+    }
+
+    /// Artifacts that a job of earlier has left.
+    pub(crate) fn store(&self, id: u64, data: Vec<u8>) {
+        let artifact = Artifact { kind: "archive".to_owned(), data, ..Artifact::default() };
+        self.inner.world().job(id).artifacts.push(artifact);
     }
 
     /// A person cancels: `canceling` for a runner that can end gracefully (protocol §5.7).

@@ -22,6 +22,8 @@ enum Target {
     Verify,
     Job(u64),
     Trace(u64),
+    Upload(u64),
+    Download(u64),
     Unknown,
 }
 
@@ -33,6 +35,8 @@ fn target(request: &Request) -> Target {
         ("POST", ["runners", "verify"]) => Target::Verify,
         ("PUT", ["jobs", id]) => id.parse().map_or(Target::Unknown, Target::Job),
         ("PATCH", ["jobs", id, "trace"]) => id.parse().map_or(Target::Unknown, Target::Trace),
+        ("POST", ["jobs", id, "artifacts"]) => id.parse().map_or(Target::Unknown, Target::Upload),
+        ("GET", ["jobs", id, "artifacts"]) => id.parse().map_or(Target::Unknown, Target::Download),
         _ => Target::Unknown,
     }
 }
@@ -43,6 +47,8 @@ impl Site for Inner {
             Target::Poll => "poll",
             Target::Verify => "verify",
             Target::Trace(_) => "trace",
+            Target::Upload(_) => "upload",
+            Target::Download(_) => "download",
             Target::Unknown => "unknown",
             Target::Job(id) => match request.json()["state"].as_str() {
                 Some("success" | "failed") => "final",
@@ -59,6 +65,8 @@ impl Site for Inner {
             Target::Verify => self.verify(request),
             Target::Job(id) => self.update(request, id),
             Target::Trace(id) => self.patch(request, id),
+            Target::Upload(id) => self.upload(request, id),
+            Target::Download(id) => self.download(request, id),
             Target::Unknown => {
                 self.world().violation(request, "no such endpoint");
                 Response::json(404, &json!({"error": "404 Not Found"}))
@@ -249,6 +257,43 @@ impl Inner {
             response = response.with("X-GitLab-Trace-Update-Interval", interval);
         }
         response
+    }
+
+    /// Protocol §1.8, §5.9.
+    fn upload(&self, request: &Request, id: u64) -> Response {
+        let mut world = self.world();
+        world.expire();
+        let token = request.header("JOB-TOKEN").unwrap_or_default();
+        if let Some(refusal) = self.refuse(&mut world, request, id, token, false) {
+            return refusal;
+        }
+        match super::form::artifact(request) {
+            Ok(artifact) => {
+                world.job(id).artifacts.push(artifact);
+                Response::new(201, "application/json", "201").with("X-Request-Id", format!("up-{id}"))
+            }
+            Err(what) => {
+                world.violation(request, what);
+                Response::json(400, &json!({"message": "400 Bad request"}))
+            }
+        }
+    }
+
+    /// Protocol §1.9: any token of a job of the project will do.
+    fn download(&self, request: &Request, id: u64) -> Response {
+        let mut world = self.world();
+        if !matches!(request.query.as_str(), "" | "direct_download=true") {
+            world.violation(request, format!("query is {:?}", request.query));
+        }
+        let token = request.header("JOB-TOKEN").unwrap_or_default().to_owned();
+        if !world.jobs.values().any(|j| j.token == token) {
+            world.violation(request, "no job's token");
+            return Response::json(401, &json!({"message": "401 Unauthorized"}));
+        }
+        match world.jobs.get(&id).and_then(|job| job.artifacts.iter().find(|a| a.kind == "archive")) {
+            Some(archive) => Response::new(200, "application/octet-stream", archive.data.clone()),
+            None => Response::json(404, &json!({"message": "404 Not found"})),
+        }
     }
 
     /// Protocol §5.4; `None` when the request may go on.
