@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn dotenv_files_are_read_literally() {
+    fn t50_dotenv_files_are_read_literally() {
         for (line, want) in
             [("A=\"b$C\\\"\\\\\\n\"", Some(("A", "b$C\"\\\n"))), ("A=b", Some(("A", "b"))), ("nothing", None)]
         {

@@ -94,7 +94,7 @@ fn vendor(key: &str) -> Value {
 }
 
 #[test]
-fn a19_an_archive_is_made_again_only_when_a_file_is_newer() {
+fn a19_t47_an_archive_is_made_again_only_when_a_file_is_newer() {
     let place = Place::new("");
     let made = |place: &Place| place.archive("k").metadata().map(|m| (m.ino(), m.len())).ok();
     let job = place.run(&["mkdir vendor", "echo 1 > vendor/a", "echo 2 > vendor/b"], vendor("k"), &[]);
@@ -493,7 +493,7 @@ fn t46_what_the_store_has_not_is_not_taken_from_this_host() {
 }
 
 #[test]
-fn keys_of_a_store_reach_no_script() {
+fn kp29_keys_of_a_store_reach_no_script() {
     // No server is needed: that nobody answers is one of the ways in which a cache is not restored.
     let entry = format!(
         "[runners.cache]\nType = \"s3\"\n[runners.cache.s3]\nServerAddress = \"127.0.0.1:1\"\nInsecure = true\n\
@@ -501,16 +501,17 @@ fn keys_of_a_store_reach_no_script() {
     );
     let place = Place::new(&entry);
     let state = place.host.state().display().to_string();
+    // Split, so that the job's own text is not what is found.
     let script = [
         "env | grep -c -e AKIA -e X-Amz -e RUNNER_CACHE || true",
-        &format!("grep -rlF -e wJalrXUt -e X-Amz-Sig {state} || echo none below the state"),
-        "cat /proc/$PPID/environ | tr '\\0' '\\n' | grep -c wJalrXUt || echo not in the parent",
+        &format!("grep -rlF -e wJalr''XUt -e X-Amz''-Sig {state} || echo none below the state"),
+        "tr '\\0' '\\n' < /proc/$PPID/environ | grep -c wJalr''XUt || echo not in the parent",
         "mkdir vendor; echo 1 > vendor/a",
     ];
     let job = place.run(&script, vendor("k"), &[]);
     assert_says(
         &job,
-        &["Retrying...", "Failed to extract cache", "\n0\n", "none below the state", "not in the parent"],
+        &["Retrying...", "Failed to extract cache", "\n0\n", "\nnone below the state\n", "\nnot in the parent\n"],
     );
     assert_says(&job, &["Uploading cache.zip to http://127.0.0.1:1/bucket/runner/", "Failed to create cache"]);
     eventually("the directory is gone", SOON, || place.host.jobs().is_empty().then_some(()));

@@ -42,7 +42,7 @@ fn section(ran: &Ran, dir: &Path, name: &str) -> String {
 const CALL: &str = "<cache-extractor><--file><DIR/cache/group/demo/KEY/cache.zip><--timeout><10> \n";
 
 #[test]
-fn keys_are_tried_in_their_order_until_one_is_there() {
+fn t51_keys_are_tried_in_their_order_until_one_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let cache = json!([{"key": "$KEY", "paths": ["vendor/"], "fallback_keys": ["b-$KEY", "found", "never"]}]);
     let variables = json!([{"key": "CACHE_FALLBACK_KEY", "value": "last-protected. "}]);
