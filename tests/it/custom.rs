@@ -374,3 +374,56 @@ fn a_custom_entry_without_a_driver_or_with_a_user_takes_no_jobs() {
         assert_eq!(runner.stop(Signal::TERM, SOON), Some(0));
     }
 }
+
+/// The shipped driver, where bubblewrap is installed and may make sandboxes.
+#[test]
+fn a_job_in_the_bwrap_sandbox_sees_its_own_world_only() {
+    let probe = ["--unshare-user", "--ro-bind", "/", "/", "true"];
+    if !std::process::Command::new("bwrap").args(probe).output().is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: bubblewrap is not installed, or may not make a sandbox here");
+        return;
+    }
+    let fake = GitLab::start();
+    let host = Host::bare().timing(TIMING);
+    let driver = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/custom/bwrap/driver");
+    let base = host.path("sandboxes");
+    let mut lines = String::from("executor = \"custom\"\nbuilds_dir = \"\"\ncache_dir = \"\"\n[runners.custom]\n");
+    for (call, args) in [("config", ""), ("prepare", "--base"), ("run", "--base"), ("cleanup", "--base")] {
+        let args = if args.is_empty() { format!("[{call:?}]") } else { format!("[{call:?}, {args:?}, {base:?}]") };
+        lines += &format!("{call}_exec = {driver:?}\n{call}_args = {args}\n");
+    }
+    let host = host.entry(&fake, TOKEN, &lines).env("HOSTS_SECRET", "hidden");
+    let runner = host.start();
+    let sleep = processes::unique_sleep();
+    let script = [
+        "echo \"at $(pwd) as $(id -u) of $(hostname)\"".to_owned(),
+        "echo \"value $OF_JOB; file $(cat \"$OF_FILE\"); secret ${HOSTS_SECRET-none}\"".to_owned(),
+        format!("ls {} 2>/dev/null || echo \"no host\"", host.path("config.toml").display()),
+        "[ $(ls /proc | grep -c '^[0-9]') -lt 20 ] && echo alone".to_owned(),
+        "touch /usr/x 2>/dev/null || echo \"read only\"; echo kept > kept".to_owned(),
+        format!("setsid sleep {sleep} > /dev/null 2>&1 & echo started"),
+    ];
+    let lines: Vec<&str> = script.iter().map(String::as_str).collect();
+    let job = run(&fake, Payload::script(&lines).var("OF_JOB", "x y").file("OF_FILE", "content"));
+    let text = job.text();
+    assert_eq!(job.state, State::Success, "{text}");
+    for want in [
+        "Using Custom executor with driver bwrap ",
+        "Running on sandbox via sandbox...\n",
+        "at /builds/group/demo as 1000 of sandbox\n",
+        "value x y; file content; secret none\n",
+        "no host\n",
+        "alone\n",
+        "read only\n",
+        "started\n",
+    ] {
+        assert!(text.contains(want), "{want}: {text}");
+    }
+    assert!(processes::with_command(&sleep).is_empty(), "the sandbox ends with its stage");
+    let job = run(&fake, Payload::script(&["cat kept", "exit 37"]));
+    assert!(job.text().contains("kept\n"), "the next job in the slot finds the builds: {}", job.text());
+    assert_eq!((job.failure_reason(), job.exit_code()), (Some("script_failure"), Some(37)), "{}", job.text());
+    host.assert_idle(&runner);
+    runner.finish();
+    fake.assert_clean();
+}
