@@ -96,6 +96,11 @@ pub fn fresh(desk: &Desk, entry: &str, lease: Box<dyn Lease>, label: &str) -> Fa
         }
         Err(e) => {
             log::error!("{name}: cannot be held, so it is not confirmed and its server gives it to another: {e}");
+            // What cannot hold this job cannot hold the next: its server's queue is not emptied into nothing.
+            select! {
+                recv(desk.stop.watch().changed()) -> _ => {}
+                default(desk.timing.backoff_min) => {}
+            }
             return Fate::Done;
         }
     };
