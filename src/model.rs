@@ -285,6 +285,32 @@ impl Shell {
     }
 }
 
+/// The `User-Agent` of every request.
+pub fn user_agent() -> String {
+    format!("runner {} ({}/{})", env!("CARGO_PKG_VERSION"), platform(), architecture())
+}
+
+/// The operating system in Go's words, which servers know.
+pub fn platform() -> &'static str {
+    match std::env::consts::OS {
+        "macos" => "darwin",
+        os => os,
+    }
+}
+
+/// The processor in Go's words, which servers and scripts know.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "x86" => "386",
+        "aarch64" => "arm64",
+        "loongarch64" => "loong64",
+        "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
+        "powerpc64" => "ppc64",
+        arch => arch,
+    }
+}
+
 /// What a job came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

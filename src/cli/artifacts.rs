@@ -10,8 +10,8 @@ use std::time::Duration;
 use lexopt::prelude::*;
 
 use crate::config;
-use crate::gitlab::wire::request::user_agent;
-use crate::model::{Secret, Uploads};
+
+use crate::model::{Secret, Uploads, user_agent};
 use crate::transfer::archive::{Effort, Format};
 use crate::transfer::artifacts::Coordinator;
 use crate::transfer::artifacts::download::{Download, download};

@@ -17,12 +17,12 @@ use crate::config::Entry;
 use crate::forge::{Coordinator, HangUp, Lease, Refusal};
 use crate::forges::Ground;
 use crate::http::{self, Answer, Client, Failure, Line, Method, Request, pushback};
-use crate::model::{ForgeKind, Job, Server, VERSION};
+use crate::model::{ForgeKind, Job, Server, VERSION, user_agent};
 use crate::retry::Backoff;
 
 use super::lease::{Data, GitlabLease};
 use super::wire::answer::in_words;
-use super::wire::request::{JobRequest, info, user_agent};
+use super::wire::request::{JobRequest, info};
 use super::wire::{Head, Variable};
 
 /// A line is renewed after so long, so that a server behind a balancer may go (`connection_max_age`).

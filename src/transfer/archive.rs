@@ -1,4 +1,4 @@
-//! Making archives: the formats, their levels, and [`write`], which sends one into any `io::Write` from
+//! Making archives: the formats, their levels, and [`write()`], which sends one into any `io::Write` from
 //! beginning to end. Nothing is kept on disk, and in memory only what is under way; the same files give
 //! the same bytes, so that an archive can be made a second time for a server that must know its length.
 
@@ -129,7 +129,7 @@ pub fn write(format: Format, effort: Effort, root: &Path, files: &[PathBuf], out
     }
 }
 
-/// How many bytes [`write`] would make, by making them.
+/// How many bytes [`write()`] would make, by making them.
 pub fn measure(format: Format, effort: Effort, root: &Path, files: &[PathBuf]) -> Result<u64, Error> {
     let mut count = Count(0);
     write(format, effort, root, files, &mut count)?;

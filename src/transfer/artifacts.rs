@@ -1,6 +1,6 @@
 //! What `artifacts-uploader` and `artifacts-downloader` do inside a stage (build §6). Requests are repeated
 //! on two levels, as the reference does it: a server that asks for patience gets the same request again
-//! ([`Coordinator::patiently`]), a try that failed for good is a try of the command.
+//! (`Coordinator::patiently`), a try that failed for good is a try of the command.
 
 mod body;
 pub mod download;

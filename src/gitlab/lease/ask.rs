@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::forge::{Contact, Wanted};
 use crate::http::{Answer, Failure, Method, Request, pushback, request_id};
+use crate::model::user_agent;
 
 use super::GitlabLease;
 use super::upload::Chunk;
 use crate::gitlab::wire::answer::{Put, Words, in_words};
-use crate::gitlab::wire::request::{Output, State, Update, user_agent};
+use crate::gitlab::wire::request::{Output, State, Update};
 
 /// What an update says of the job.
 #[derive(Debug)]

@@ -266,7 +266,7 @@ impl Script<'_> {
     /// A git that speaks to the server and says who we are.
     fn asking_git(&mut self) {
         self.git();
-        let agent = format!("http.userAgent={}", crate::gitlab::wire::request::user_agent());
+        let agent = format!("http.userAgent={}", crate::model::user_agent());
         self.body.raw(" -c ").word(agent.as_bytes());
     }
 

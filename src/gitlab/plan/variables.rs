@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::gitlab::wire::Payload;
-use crate::model::{Job, Secret};
+use crate::model::{Job, Secret, architecture, platform};
 
 use super::expand::expand;
 use super::flags::{Flag, Flags, is_flag};
@@ -207,7 +207,7 @@ fn late(list: &mut Vec<Variable>, job: &Job, payload: &Payload, flags: &Flags, p
         ("CI_SHARED_ENVIRONMENT", "true".to_owned()),
         ("CI_RUNNER_VERSION", env!("CARGO_PKG_VERSION").to_owned()),
         ("CI_RUNNER_REVISION", REVISION.unwrap_or("release").to_owned()),
-        ("CI_RUNNER_EXECUTABLE_ARCH", format!("{}/{}", std::env::consts::OS, architecture())),
+        ("CI_RUNNER_EXECUTABLE_ARCH", format!("{}/{}", platform(), architecture())),
         ("RUNNER_TEMP_PROJECT_DIR", text(&paths.temp)),
     ] {
         list.push(own(key, value));
@@ -224,18 +224,6 @@ fn is_identifier(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !name.as_bytes()[0].is_ascii_digit()
-}
-
-/// As Go names it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "x86" => "386",
-        "aarch64" => "arm64",
-        "loongarch64" => "loong64",
-        "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
-        other => other,
-    }
 }
 
 fn text(path: &Path) -> String {

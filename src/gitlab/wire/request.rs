@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::config::Entry;
-use crate::model::Secret;
+use crate::model::{Secret, architecture, platform};
 
 /// Every feature that a server may ask about, and whether this runner has it today. The server refuses
 /// jobs that need one that is missing, which is right: only what is true is said here.
@@ -41,11 +41,6 @@ const FEATURES: [(&str, bool); 31] = [
     ("two_phase_job_commit", true),
     ("job_inputs", true),
 ];
-
-/// The `User-Agent` of every request.
-pub fn user_agent() -> String {
-    format!("runner {} ({}/{})", env!("CARGO_PKG_VERSION"), platform(), architecture())
-}
 
 /// What we are (protocol §1.5.2). The server keeps the features and cancels gracefully only who has
 /// said that it can.
@@ -115,26 +110,6 @@ pub struct Output<'a> {
 
 fn is_zero(n: &i64) -> bool {
     *n == 0
-}
-
-/// The operating system in Go's words, which the server knows.
-fn platform() -> &'static str {
-    match std::env::consts::OS {
-        "macos" => "darwin",
-        os => os,
-    }
-}
-
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "x86" => "386",
-        "aarch64" => "arm64",
-        "loongarch64" => "loong64",
-        "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
-        "powerpc64" => "ppc64",
-        arch => arch,
-    }
 }
 
 #[cfg(test)]
