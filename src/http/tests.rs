@@ -14,7 +14,7 @@ fn timing() -> Timing {
 }
 
 fn post<'a>(url: &'a str, headers: &'a [(&'static str, &'a str)]) -> Request<'a> {
-    Request { method: Method::Post, url, headers, body: b"body", deadline: Duration::from_secs(5) }
+    Request { method: Method::Post, url, headers, body: b"body", deadline: Duration::from_secs(30) }
 }
 
 fn call(request: &Request<'_>) -> Result<Answer, Failure> {
