@@ -4,6 +4,7 @@
 mod caches;
 mod refusals;
 mod scripts;
+mod sources;
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Seek as _, Write as _};
