@@ -9,6 +9,8 @@
 //! Imports point down only: manager → seam → ground, job process → seam → ground. The manager and
 //! the job process never import each other; `tests/it/tidy.rs` asserts it.
 
+#![allow(rustdoc::private_intra_doc_links, reason = "who reads this documentation reads the source beside it")]
+
 // -- manager --
 pub mod cli;
 pub mod config;
