@@ -53,10 +53,15 @@ fn configure(host: &Host, value: &serde_json::Value) {
 }
 
 /// What the driver was called for, since the last time this was asked.
+/// The driver's calls since the last look; asked when none is under way.
 fn calls(host: &Host) -> Vec<String> {
-    let path = host.path("calls");
-    let text = fs::read_to_string(&path).unwrap_or_default();
-    let _ = fs::remove_file(path);
+    let seen = calls_yet(host);
+    let _ = fs::remove_file(host.path("calls"));
+    seen
+}
+
+fn calls_yet(host: &Host) -> Vec<String> {
+    let text = fs::read_to_string(host.path("calls")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
@@ -305,7 +310,7 @@ fn trap_60_a_driver_cleans_up_whatever_became_of_the_job() {
     let id = fake.queue(Payload::script(&[&format!("echo begun; sleep {sleep}")]));
     fake.says(id, "begun\n", SOON);
     fake.force_cancel(id);
-    eventually("the driver cleans up", SOON, || calls(&host).contains(&"cleanup".to_owned()).then_some(()));
+    eventually("the driver cleans up", SOON, || calls_yet(&host).contains(&"cleanup".to_owned()).then_some(()));
     // It fails itself, and that is said and nothing else.
     let job = run(&fake, Payload::script(&["true"]).var("CLEANUP_EXIT", "3"));
     let want = "WARNING: Cleanup script failed: unknown Custom executor executable exit code 3; executable execution \
