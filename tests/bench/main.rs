@@ -1,8 +1,9 @@
-//! `cargo bench [-- BINARY]`: one table of what the runner costs, each row beside its goal and, where there
+//! `cargo bench [-- BINARY] [--archives]`: one table of what the runner costs, each row beside its goal and, where there
 //! is one, beside the floor that was measured in the same run. Fails only when a job fails; slow is a number.
 
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
+mod archives;
 mod fake;
 mod floor;
 mod host;
@@ -27,6 +28,9 @@ fn main() {
     let fake = Fake::start();
     println!("{}", binary.display());
     println!("{:<44} {:>14}   {:<14} floor", "", "measured", "goal");
+    if std::env::args().any(|a| a == "--archives") {
+        return archives::all(&binary);
+    }
     size(&binary);
     start(&binary, &fake);
     idle(&binary, &fake);
@@ -34,6 +38,7 @@ fn main() {
     one_job(&binary, &fake);
     many_jobs(&binary, &fake);
     log(&binary, &fake);
+    archives::all(&binary);
 }
 
 // ---- Rows, in their order ------------------------------------------------------------------------
